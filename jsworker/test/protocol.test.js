@@ -1,4 +1,4 @@
-/** The worker under `workflow-manager worker-test`, which judges it by docs/worker-protocol.md, over each transport. */
+/** The worker under `workflow-manager worker-test`, which judges it by docs/reference/worker-protocol.md, over each transport. */
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';

@@ -21,7 +21,7 @@
 //!
 //! The worker receives step messages from the queue `count`, calls the function with each, and
 //! replies with what the function returns. The rules are in the crate's `README.md`, and the
-//! protocol in workflow-manager's `docs/worker-protocol.md`.
+//! protocol in workflow-manager's `docs/reference/worker-protocol.md`.
 
 mod addresses;
 mod amqp;

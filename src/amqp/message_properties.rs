@@ -18,8 +18,8 @@ fn format_expiration(remaining: Duration) -> Option<ShortString> {
     Some(short_string(remaining_ms.max(1).to_string()))
 }
 
-/// Builds the properties of a message (docs/worker-protocol.md). `user` is the name with which the
-/// manager logs in.
+/// Builds the properties of a message (docs/reference/worker-protocol.md). `user` is the name with
+/// which the manager logs in.
 pub(super) fn build_properties(
     message: &Publication,
     reply_queue: &str,

@@ -113,7 +113,7 @@ pub enum BusEvent {
     State(BusState),
     /// A queue does not exist, so its messages are lost. The receiver journals all running steps of
     /// the queue as unconfirmed and answers `journaled`. The bus declares the queue once that is
-    /// answered or dropped (docs/worker-protocol.md).
+    /// answered or dropped (docs/reference/worker-protocol.md).
     QueueMissing {
         /// The queue.
         queue: Arc<str>,

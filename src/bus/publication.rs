@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The property `type` of a message that reports a failure (docs/worker-protocol.md).
+/// The property `type` of a message that reports a failure (docs/reference/worker-protocol.md).
 pub const ERROR_KIND: &str = "error";
 
 /// Who reads a publication.
@@ -70,7 +70,7 @@ impl Header {
     }
 }
 
-/// A message to be sent to a queue (docs/worker-protocol.md).
+/// A message to be sent to a queue (docs/reference/worker-protocol.md).
 #[derive(Debug)]
 pub struct Publication {
     /// The destination.

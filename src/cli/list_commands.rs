@@ -96,7 +96,7 @@ pub(super) fn list_jobs(
         writeln!(
             out,
             "… only the first {JOBS_PER_LIST_MAX} of each list are shown; the API pages through \
-             all (docs/http-api.md)"
+             all (docs/reference/http-api-jobs.md)"
         )?;
     }
     Ok(())

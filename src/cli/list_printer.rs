@@ -107,7 +107,7 @@ pub(super) fn print_table(
 }
 
 /// Prefixes a cell with an apostrophe if a spreadsheet could take it for a formula (CSV injection).
-/// The manager's own CSV does the same (docs/http-api.md).
+/// The manager's own CSV does the same (docs/reference/http-api-jobs.md).
 fn escape_formula(cell: &str) -> String {
     const FORMULA_STARTS: [char; 11] =
         ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];

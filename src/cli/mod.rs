@@ -1,5 +1,5 @@
-//! The command line (docs/command-line.md): its arguments, and all commands but `serve`. Client
-//! commands use only the HTTP API of a manager.
+//! The command line (docs/reference/command-line.md): its arguments, and all commands but `serve`.
+//! Client commands use only the HTTP API of a manager.
 
 mod active;
 mod addresses;

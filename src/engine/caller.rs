@@ -1,5 +1,5 @@
 //! The callers of a job. They requested it by a message on its workflow's queue, and get an answer
-//! when it ends (docs/worker-protocol.md).
+//! when it ends (docs/reference/worker-protocol.md).
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Decides inputs about callers (docs/worker-protocol.md). For its callers, a workflow acts as a
-//! worker: they join a job, and get an answer when it ends.
+//! Decides inputs about callers (docs/reference/worker-protocol.md). For its callers, a workflow
+//! acts as a worker: they join a job, and get an answer when it ends.
 
 use super::caller::Caller;
 use super::entry::{CallerEntry, Entry};

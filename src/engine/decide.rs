@@ -107,7 +107,7 @@ impl Job {
         match parse_reply(definition, reply, author, ctx.limits) {
             Ok(output) => Ok(vec![Entry::Step(step, StepEntry::Completed(output))]),
             // The first result since the last rerun counts, whichever attempt it is for. A failure
-            // counts only for the running attempt (docs/worker-protocol.md).
+            // counts only for the running attempt (docs/reference/worker-protocol.md).
             Err(_) if is_late => Err(Rejected::Late),
             Err(failure) => Ok(self.fail_attempt(step, failure, ctx)),
         }

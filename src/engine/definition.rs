@@ -65,7 +65,7 @@ impl Eq for Schedules {}
 
 impl Definition {
     /// The prefix of the queue on which a workflow receives calls. The workflow's name follows
-    /// (docs/worker-protocol.md).
+    /// (docs/reference/worker-protocol.md).
     pub const WORKFLOW_QUEUE_PREFIX: &str = "workflow.";
 
     /// Creates a definition of these graphs, with defaults for everything else.
@@ -224,7 +224,7 @@ impl Graph {
     }
 
     /// Returns the steps on which no other step depends, in the order of declaration. Their outputs
-    /// are merged into the job's result (docs/workflow-file.md).
+    /// are merged into the job's result (docs/reference/workflow-file.md).
     pub fn last_steps(&self) -> &[StepIndex] {
         &self.last_steps
     }
@@ -264,8 +264,8 @@ pub struct Step {
     /// How the queue is declared if it does not exist.
     #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
     pub declared: QueueDeclaration,
-    /// Its dependencies, in the order in which their outputs are merged (docs/workflow-file.md).
-    /// Empty: its input is the job's message.
+    /// Its dependencies, in the order in which their outputs are merged
+    /// (docs/reference/workflow-file.md). Empty: its input is the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
     /// The graph of the task that it runs for each item; `None`: it is not a fan-out step.
@@ -365,7 +365,7 @@ pub enum Dependency {
     Step(StepIndex),
 }
 
-/// What a task fans out over (docs/workflow-file.md).
+/// What a task fans out over (docs/reference/workflow-file.md).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FanOutKeys {
     /// The key of the list in the step's input.

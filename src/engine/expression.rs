@@ -1,5 +1,6 @@
-//! Conditions in CEL, the Common Expression Language (docs/workflow-file.md). They are compiled
-//! when a file is loaded, and evaluated with a job's state. Only this module uses the CEL crate.
+//! Conditions in CEL, the Common Expression Language (docs/reference/workflow-data.md). They are
+//! compiled when a file is loaded, and evaluated with a job's state. Only this module uses the CEL
+//! crate.
 //!
 //! ```text
 //! source    the text of an expression, and errors at a position in it

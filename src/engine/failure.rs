@@ -43,8 +43,9 @@ impl Job {
     }
 }
 
-/// Returns the entry of a job that fails and still accepts replies (docs/http-api.md). `step`: the
-/// step whose failure is the reason; `None`: the reason is another one.
+/// Returns the entry of a job that fails and still accepts replies
+/// (docs/reference/http-api-operations.md). `step`: the step whose failure is the reason; `None`:
+/// the reason is another one.
 pub(super) fn fail_job(reason: Arc<str>, step: Option<StepIndex>) -> Entry {
     Entry::Job(JobEntry::Failed { reason, expired: false, step })
 }

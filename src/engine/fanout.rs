@@ -1,5 +1,5 @@
 //! The state of a fan-out step: which items have started, and what their child jobs have returned
-//! (docs/workflow-file.md).
+//! (docs/reference/workflow-data.md).
 //!
 //! Applying the end of a child job takes O(n) for the n keys of its result, independent of the
 //! number of items.
@@ -250,7 +250,7 @@ impl FanOut {
     }
 
     /// Returns the message of the child job at `index`, which must have an item
-    /// (docs/workflow-file.md).
+    /// (docs/reference/workflow-data.md).
     pub fn child_message(&self, index: u32) -> Message {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
@@ -459,8 +459,8 @@ impl FanOut {
         self.active_bytes = self.active_bytes.saturating_sub(self.message_bytes(index));
     }
 
-    /// Returns the gathered output (docs/workflow-file.md); for an empty list, the step's input.
-    /// The output's keys are in the order of the first child that has them.
+    /// Returns the gathered output (docs/reference/workflow-data.md); for an empty list, the step's
+    /// input. The output's keys are in the order of the first child that has them.
     pub(super) fn output(&self) -> Message {
         if self.item_count == 0 {
             return self.input.clone();

@@ -50,9 +50,9 @@ impl JobId {
         JobId(Uuid::new_v5(&SLOT_NAMESPACE, &join_with_lengths(&parts)))
     }
 
-    /// Derives the id of the child job of `step` for the item at `index` (docs/workflow-file.md).
-    /// It is the same after a restart. Different salts give different ids, for reruns and when an
-    /// id is taken.
+    /// Derives the id of the child job of `step` for the item at `index`
+    /// (docs/reference/workflow-file.md). It is the same after a restart. Different salts give
+    /// different ids, for reruns and when an id is taken.
     ///
     /// The result is a UUID of version 8: a hash of (job, step, salt), then the index. The ids of
     /// one fan-out are adjacent, so that inserts into the journal's index of ids are local.
@@ -120,7 +120,7 @@ impl StepIndex {
 }
 
 /// The correlation id of a step message, which the worker repeats in its replies: `<job UUID>:<step
-/// name>` (docs/worker-protocol.md).
+/// name>` (docs/reference/worker-protocol.md).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CorrelationId {
     /// The job, which may be a child job.
@@ -187,7 +187,7 @@ pub(super) fn hash_attempt(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
 }
 
 /// Returns whether `text` is a valid name of a workflow, task, step or queue:
-/// `[A-Za-z][A-Za-z0-9_-]*` (docs/workflow-file.md).
+/// `[A-Za-z][A-Za-z0-9_-]*` (docs/reference/workflow-file.md).
 pub fn is_valid_name(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic())

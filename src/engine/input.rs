@@ -196,7 +196,8 @@ pub struct Order {
 /// What a parent orders its child job to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// Fail, because the parent or its step failed or waits for a retry (docs/http-api.md).
+    /// Fail, because the parent or its step failed or waits for a retry
+    /// (docs/reference/http-api-operations.md).
     Halt(Arc<str>),
     /// Cancel, because the parent or its step was cancelled.
     Cancel(Arc<str>),
@@ -238,7 +239,7 @@ impl From<Operation> for OperationRequest {
     }
 }
 
-/// An operation of a client on a job (docs/http-api.md).
+/// An operation of a client on a job (docs/reference/http-api-operations.md).
 #[derive(Clone, Debug)]
 pub enum Operation {
     /// Cancels the job. Later replies are ignored.
@@ -350,7 +351,7 @@ pub enum ChildOutcome {
 }
 
 /// Why an input is rejected and changes nothing. A rejected reply is acknowledged and counted
-/// (docs/worker-protocol.md).
+/// (docs/reference/worker-protocol.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rejected {
     /// The graph has no step of that name.

@@ -270,8 +270,8 @@ impl Job {
         self.state_entry
     }
 
-    /// Returns the job's result: the merged outputs of its last steps (docs/workflow-file.md).
-    /// Before the job completes, outputs may be missing.
+    /// Returns the job's result: the merged outputs of its last steps
+    /// (docs/reference/workflow-data.md). Before the job completes, outputs may be missing.
     pub fn result(&self) -> Message {
         Message::merge(
             self.graph()
@@ -386,8 +386,8 @@ impl Job {
     }
 
     /// Returns the input of a step: the outputs of its dependencies, merged in the order of
-    /// `depends` (docs/workflow-file.md). For a dependency on the start, and for a step without
-    /// dependencies, it is the message of the job.
+    /// `depends` (docs/reference/workflow-data.md). For a dependency on the start, and for a step
+    /// without dependencies, it is the message of the job.
     pub fn step_input(&self, step: StepIndex) -> Message {
         let depends = &self.graph().step(step).depends;
         if depends.is_empty() {

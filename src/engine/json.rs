@@ -1,4 +1,5 @@
-//! Lossless JSON (docs/workflow-file.md): a message is an ordered map from keys to raw JSON texts.
+//! Lossless JSON (docs/reference/workflow-data.md): a message is an ordered map from keys to raw
+//! JSON texts.
 //!
 //! Values are validated and not interpreted: they keep every digit, every escape and the order of
 //! their keys. Only the message's own keys are parsed, which normalises their escapes.
@@ -12,7 +13,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The maximum nesting depth of a message, including its own braces (docs/workflow-file.md).
+/// The maximum nesting depth of a message, including its own braces
+/// (docs/reference/workflow-data.md).
 pub const NESTING_MAX: usize = 127;
 
 /// The text of a valid JSON value. Clones share it.
@@ -167,8 +169,8 @@ pub enum MessageError {
 pub struct Message(Arc<[(Arc<str>, Json)]>);
 
 impl Message {
-    /// Parses a body (docs/workflow-file.md). An empty body and `null` are the empty object. If a
-    /// key is duplicated, its last value counts, at its first position.
+    /// Parses a body (docs/reference/workflow-data.md). An empty body and `null` are the empty
+    /// object. If a key is duplicated, its last value counts, at its first position.
     ///
     /// # Errors
     ///
@@ -245,8 +247,8 @@ impl Message {
         "{}".len() + pair_bytes + comma_bytes
     }
 
-    /// Merges `parts`, not recursively (docs/workflow-file.md). If several parts have the same key,
-    /// the first value counts.
+    /// Merges `parts`, not recursively (docs/reference/workflow-data.md). If several parts have the
+    /// same key, the first value counts.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
         let mut parts = parts.into_iter().filter(|part| !part.is_empty());
         // A single part is shared, not copied.
@@ -257,7 +259,8 @@ impl Message {
     }
 
     /// Returns a copy with `value` under `new_key` in the position of `key`. Another entry under
-    /// `new_key` is removed (docs/workflow-file.md). If `key` is missing, `value` is not added.
+    /// `new_key` is removed (docs/reference/workflow-data.md). If `key` is missing, `value` is not
+    /// added.
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
         for (old_key, old_value) in self.0.iter() {
@@ -425,8 +428,8 @@ impl Elements {
     }
 }
 
-/// Returns the UUID that an item contains (docs/workflow-file.md); `None`: the item is neither a
-/// UUID nor an object with a UUID under `id`.
+/// Returns the UUID that an item contains (docs/reference/workflow-data.md); `None`: the item is
+/// neither a UUID nor an object with a UUID under `id`.
 pub fn find_item_uuid(item: &Json) -> Option<super::id::JobId> {
     #[derive(serde::Deserialize)]
     struct WithId<'a> {

@@ -1,5 +1,5 @@
-//! Decides operations of clients on a job (docs/http-api.md): when each is refused, and what it
-//! causes.
+//! Decides operations of clients on a job (docs/reference/http-api-operations.md): when each is
+//! refused, and what it causes.
 
 use super::entry::{Entry, JobEntry};
 use super::id::StepIndex;

@@ -1,5 +1,5 @@
 //! How a broker's queue is declared if it does not exist: its type and its arguments, with the
-//! names of RabbitMQ (docs/workflow-file.md).
+//! names of RabbitMQ (docs/reference/workflow-file.md).
 
 use super::text::{enumerate_quoted, find_nearest, quote};
 use serde::{Deserialize, Serialize};

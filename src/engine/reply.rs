@@ -1,5 +1,5 @@
 //! Parses replies to steps: to an output, to progress, or to the reason why the attempt failed
-//! (docs/workflow-file.md, docs/worker-protocol.md).
+//! (docs/reference/workflow-data.md, docs/reference/worker-protocol.md).
 
 use super::definition::Step;
 use super::entry::{Failure, Progress};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The maximum size of the excerpt of an invalid reply, and of each text from a worker or broker,
-/// in bytes (docs/workflow-file.md, docs/worker-protocol.md).
+/// in bytes (docs/reference/workflow-data.md, docs/reference/worker-protocol.md).
 pub(super) const REPLY_EXCERPT_BYTES_MAX: usize = 4096;
 
 /// The maximum size to which a reported status is truncated, in bytes.
@@ -43,7 +43,7 @@ impl fmt::Display for Author<'_> {
     }
 }
 
-/// Parses the output of a reply (docs/workflow-file.md).
+/// Parses the output of a reply (docs/reference/workflow-data.md).
 ///
 /// # Errors
 ///
@@ -132,8 +132,8 @@ pub(super) fn is_from_allowed_user(step: &Step, sender: &Sender) -> bool {
         }
 }
 
-/// Returns what is wrong with a manual reply (docs/http-api.md), if anything. More is required than
-/// of workers: a status if the step lists statuses, and the text of an error.
+/// Returns what is wrong with a manual reply (docs/reference/http-api-operations.md), if anything.
+/// More is required than of workers: a status if the step lists statuses, and the text of an error.
 pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
     let statuses = || step.status.words.join(", ");
     match reply {

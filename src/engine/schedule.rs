@@ -1,4 +1,4 @@
-//! Schedules: when jobs of a workflow start by themselves (docs/schedules.md).
+//! Schedules: when jobs of a workflow start by themselves (docs/how-to/schedule-jobs.md).
 //!
 //! A schedule has *slots*: the times that its cron expression or its interval gives. [`calendar`]
 //! computes them, and [`ledger`] judges each slot once: the job starts, or the slot is skipped or

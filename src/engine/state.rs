@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The states of a job (docs/http-api.md).
+/// The states of a job (docs/reference/http-api-jobs.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {

@@ -9,8 +9,6 @@ import yaml
 
 root = Path(__file__).resolve().parents[2]
 LINES_MAX = 400
-# Pages that are still to be split, and to say for whom they are.
-LATER = {f"docs/{name}.md" for name in ("clients", "command-line", "decisions", "features", "glossary", "guarantees", "http-api", "limits", "performance", "worker-protocol", "workflow-file")}
 faults = []
 
 
@@ -26,8 +24,6 @@ def tracked(*patterns):
 
 def check_page(page):
     lines = page.read_text().split("\n")
-    if str(page.relative_to(root)) in LATER:
-        return
     if len(lines) - 1 > LINES_MAX:
         fault(page, f"{len(lines) - 1} lines; at most {LINES_MAX}: split it")
     if not lines[0].startswith("# "):
@@ -106,6 +102,27 @@ def check_index(pages):
             fault(index, f"there is no {name}")
 
 
+def check_decisions():
+    """Each decision says what was decided, has a number of its own, and stands in the list of its subject."""
+    folder = root / "docs/decisions"
+    lists = {page.name: page.read_text() for page in folder.glob("in-*.md")}
+    numbers = set()
+    for page in sorted(folder.glob("[0-9]*.md")):
+        text, number = page.read_text(), page.name[:4]
+        if "**Decision.** " not in text or not text.startswith(f"# {number}. "):
+            fault(page, "it has no **Decision.**, or its title has another number")
+        subject = re.search(r"Decided \d{4}-\d\d-\d\d, in \[[^]]+\]\((in-[a-z-]+\.md)\)", text)
+        if not subject or f"({page.name})" not in lists.get(subject[1], ""):
+            fault(page, "it has no date, or is not in the list of its subject")
+        if number in numbers:
+            fault(page, "another decision has this number")
+        numbers.add(number)
+    index = (folder / "README.md").read_text()
+    for name in lists:
+        if f"({name})" not in index:
+            fault(folder / name, "docs/decisions/README.md does not name it")
+
+
 def main():
     pages = tracked("docs/*.md")
     for page in pages:
@@ -114,6 +131,7 @@ def main():
         if not file.is_relative_to(root / "page/vendor"):
             check_paths(file)
     check_settings()
+    check_decisions()
     check_index(pages)
     if faults:
         sys.exit("\n".join(faults))

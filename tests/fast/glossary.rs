@@ -1,5 +1,5 @@
-//! One word for one thing: names use the words of `docs/glossary.md`, and none that it has
-//! replaced.
+//! One word for one thing: names use the words of `docs/reference/glossary.md`, and none that it
+//! has replaced.
 
 use crate::floors;
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ fn no_name_has_a_word_that_the_glossary_has_replaced() {
             }
         }
     }
-    assert!(found.is_empty(), "see docs/glossary.md:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "see docs/reference/glossary.md:\n{}", found.join("\n"));
 }
 
 #[test]

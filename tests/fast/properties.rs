@@ -97,8 +97,8 @@ fn merged(parts: &[BTreeMap<String, serde_json::Value>]) -> BTreeMap<String, ser
     all
 }
 
-/// The outcome by the rules of docs/workflow-file.md, written as plainly as can be and without the
-/// engine.
+/// The outcome by the rules of docs/reference/workflow-data.md, written as plainly as can be and
+/// without the engine.
 fn oracle(
     graph: &Graph,
     definition: &Definition,

@@ -369,7 +369,7 @@ test('the overview says that nothing is delivered to a web service', async () =>
 });
 
 test('a manager that refuses or lacks calls is no fault of the page', async () => {
-  for (const [status, detail] of /** @type {[number, string][]} */ ([[404, 'there is nothing at this path; the API is described in docs/http-api.md'], [503, 'no room for this read; try again in 1 s']])) {
+  for (const [status, detail] of /** @type {[number, string][]} */ ([[404, 'there is nothing at this path; the API is described in docs/reference/http-api.md'], [503, 'no room for this read; try again in 1 s']])) {
     await on(browser, manager, async ({ page, go }) => {
       await page.route(/\/api\/(.*\/step\/[^/]+(\/.*)?$|definition|queues|manager|settings|.*\/(entries|message)(\?|$))/, (route) => route.fulfill({ status, contentType: 'application/problem+json', body: JSON.stringify({ status, title: 'Problem', detail }) }));
       for (const view of views()) {

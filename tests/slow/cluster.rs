@@ -1,6 +1,6 @@
 //! Several managers of one name on a journal in PostgreSQL, and what goes wrong with them: each
-//! test is a line of the list of faults in docs/guarantees.md. Each plays under a load, and ends
-//! with the same questions to the journal: see `load`.
+//! test is a line of the list of faults in docs/why/how-guarantees-are-attacked.md. Each plays
+//! under a load, and ends with the same questions to the journal: see `load`.
 
 mod broker;
 mod deaths;

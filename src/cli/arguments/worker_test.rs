@@ -55,4 +55,5 @@ checks what the worker does. No manager is needed.
 Over HTTP the worker finds the address in WORKFLOW_MANAGER_URL, over AMQP in AMQP_SERVER. The queue
 must be empty and without other workers: use one, or a virtual host, that no manager uses.
 
-Exit code 1: the worker fails a requirement of docs/worker-protocol.md. Advice fails nothing.";
+Exit code 1: the worker fails a requirement of docs/reference/worker-protocol.md. Advice fails
+nothing.";

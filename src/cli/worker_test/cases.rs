@@ -53,7 +53,7 @@ use Case::{
     RedeclaresQueue, RoundTrip, StopsOnSigterm,
 };
 
-// A rule quotes docs/worker-protocol.md; "…" joins two quotations. A test compares them.
+// A rule quotes docs/reference/worker-protocol.md; "…" joins two quotations. A test compares them.
 
 const ANSWER_RULE: &str = "For each message: do the work, publish a JSON object to the queue \
                       named in reply_to, with the same correlation_id, then ack";
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn each_rule_quotes_the_worker_protocol() {
-        let protocol = strip_markdown(include_str!("../../../docs/worker-protocol.md"));
+        let protocol = strip_markdown(include_str!("../../../docs/reference/worker-protocol.md"));
         for bus in [TestedBus::Amqp, TestedBus::Http] {
             for case in Case::for_bus(bus) {
                 for part in case.info(bus).rule.split(" … ") {

@@ -44,7 +44,7 @@ impl CaseOutcome {
 pub(super) struct CaseInfo {
     pub(super) name: &'static str,
     pub(super) level: RequirementLevel,
-    /// The sentences of docs/worker-protocol.md that the case checks.
+    /// The sentences of docs/reference/worker-protocol.md that the case checks.
     pub(super) rule: &'static str,
 }
 
@@ -111,7 +111,7 @@ impl<'o> Reporter<'o> {
             _ => {
                 let advice = if status == "advised" { " # advice" } else { "" };
                 writeln!(self.out, "not ok {number} - {name}{advice}\n#   seen: {observation}")?;
-                writeln!(self.out, "#   docs/worker-protocol.md: {rule}")?;
+                writeln!(self.out, "#   docs/reference/worker-protocol.md: {rule}")?;
             }
         }
         self.out.flush()
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(lines[..3], ["1..4", "ok 1 - a case", "#   seen: well"]);
         assert_eq!(lines[3], "not ok 2 - a case");
         assert_eq!(lines[4], "#   seen: \\u{1b}[31mred\\nnot ok 7");
-        assert_eq!(lines[5], "#   docs/worker-protocol.md: a sentence");
+        assert_eq!(lines[5], "#   docs/reference/worker-protocol.md: a sentence");
         assert_eq!(lines[6], "not ok 3 - a case # advice");
         assert_eq!(lines[9..], ["ok 4 - a case # SKIP why", "1 passed, 1 failed, 1 advised"]);
     }

@@ -1,5 +1,5 @@
 //! Calls: messages on the workflows' queues, each of which asks for a job
-//! (docs/worker-protocol.md).
+//! (docs/reference/worker-protocol.md).
 //!
 //! A call is acknowledged after the commit of its job and its caller. A refused call is
 //! acknowledged once the broker has confirmed the refusal. While the manager accepts no jobs, calls

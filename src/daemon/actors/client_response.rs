@@ -27,7 +27,7 @@ impl CreateResponse {
     }
 
     /// Returns the response to a client that asks for a job under the id of an existing job
-    /// (docs/http-api.md).
+    /// (docs/reference/http-api-jobs.md).
     ///
     /// # Errors
     ///

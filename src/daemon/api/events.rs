@@ -1,4 +1,4 @@
-//! Streams events to subscribers as server-sent events (docs/http-api.md).
+//! Streams events to subscribers as server-sent events (docs/reference/http-api-operations.md).
 
 use super::active_jobs;
 use super::connection_slots::RequestSlot;

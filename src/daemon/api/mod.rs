@@ -1,5 +1,5 @@
-//! The HTTP API (docs/http-api.md): routes, authorisation, and the server. The handlers are in
-//! modules such as [`jobs`], each beside its route; `routes` lists all of them.
+//! The HTTP API (docs/reference/http-api.md): routes, authorisation, and the server. The handlers
+//! are in modules such as [`jobs`], each beside its route; `routes` lists all of them.
 //!
 //! Doc comments on types with `ToSchema` are texts of the OpenAPI document, for clients of the API.
 

@@ -1,5 +1,5 @@
-//! Carries out operations on jobs (docs/http-api.md): on one job, or on all jobs that match a
-//! filter.
+//! Carries out operations on jobs (docs/reference/http-api-operations.md): on one job, or on all
+//! jobs that match a filter.
 
 use super::principal::PrincipalName;
 use super::problem::Problem;

@@ -1,5 +1,6 @@
-//! Redispatches step messages: sends them again, for the same attempts (docs/http-api.md). It sends
-//! the message of one step, or the messages of all steps that wait on a queue.
+//! Redispatches step messages: sends them again, for the same attempts
+//! (docs/reference/http-api-operations.md). It sends the message of one step, or the messages of
+//! all steps that wait on a queue.
 
 use super::operations::{build_request, describe_operation, parse_reason, respond, to_problem};
 use super::principal::PrincipalName;

@@ -259,7 +259,7 @@ impl Server {
 /// Returns the 404 for a path without a route.
 pub(super) async fn not_found(request: HttpRequest) -> Problem {
     Problem::not_found(format!(
-        "there is nothing at {}; the API is described in docs/http-api.md",
+        "there is nothing at {}; the API is described in docs/reference/http-api.md",
         request.path()
     ))
 }

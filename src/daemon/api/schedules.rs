@@ -1,4 +1,4 @@
-//! Lists the schedules, and carries out operations on them (docs/schedules.md).
+//! Lists the schedules, and carries out operations on them (docs/how-to/schedule-jobs.md).
 
 use super::operations::{parse_reason, to_problem};
 use super::principal::PrincipalName;

@@ -1,5 +1,5 @@
-//! Streams the statuses of a workflow's jobs (docs/http-api.md), as a page of JSON or as one CSV
-//! file.
+//! Streams the statuses of a workflow's jobs (docs/reference/http-api-jobs.md), as a page of JSON
+//! or as one CSV file.
 
 use super::problem::Problem;
 use super::query::{self, Query};

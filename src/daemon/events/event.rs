@@ -1,5 +1,5 @@
-//! The events about jobs (docs/how-to/get-events.md, docs/http-api.md): one for each change of a
-//! job or a step, as a CloudEvent 1.0 in structured mode (JSON).
+//! The events about jobs (docs/how-to/get-events.md, docs/reference/http-api-operations.md): one
+//! for each change of a job or a step, as a CloudEvent 1.0 in structured mode (JSON).
 //!
 //! An event follows from an entry, so it is published after the commit, like any effect. Its id
 //! consists of the job and the number of the entry in the job's record. So an event has the same id

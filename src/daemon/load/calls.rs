@@ -1,5 +1,5 @@
 //! Checks whether workflows call each other in a cycle. A step whose queue is `workflow.<name>`
-//! calls that workflow: its message creates a job (docs/worker-protocol.md).
+//! calls that workflow: its message creates a job (docs/reference/worker-protocol.md).
 
 use super::cycles::find_cycles;
 use super::diagnostics::Diagnostics;

@@ -96,7 +96,7 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
 }
 
 /// Advises a timeout for the steps of a graph that have a queue but no timeout
-/// (docs/workflow-file.md).
+/// (docs/reference/workflow-file.md).
 pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Diagnostics) {
     let step_names: Vec<&str> = graph
         .steps

@@ -1,5 +1,5 @@
-//! Loads workflow files (docs/workflow-file.md): turns YAML into validated definitions, and reports
-//! all errors at once.
+//! Loads workflow files (docs/reference/workflow-file.md): turns YAML into validated definitions,
+//! and reports all errors at once.
 //!
 //! ```text
 //! yaml          text → a tree in which each key and value has its location (`location`;

@@ -1,5 +1,5 @@
-//! The table of keys of workflow files (docs/workflow-file.md): where each key is allowed, and what
-//! value it takes. Unknown keys get an error with a suggestion.
+//! The table of keys of workflow files (docs/reference/workflow-file.md): where each key is
+//! allowed, and what value it takes. Unknown keys get an error with a suggestion.
 
 use super::limits::{
     ATTEMPTS_MAX, BURST_MAX, CONCURRENCY_MAX, FACTOR_MAX, LIMITS_MAX, PRIORITY_MAX,

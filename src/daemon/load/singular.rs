@@ -1,4 +1,5 @@
-//! Forms the singular of a list's key: the default of a task's `itemKey` (docs/workflow-file.md).
+//! Forms the singular of a list's key: the default of a task's `itemKey`
+//! (docs/reference/workflow-data.md).
 //!
 //! The singular is a contract with workers, so the rules must not change with the version of some
 //! crate: they are written out here, and the table in the tests pins them. Only the last word of a

@@ -67,7 +67,7 @@ struct ParentView {
     item: u32,
 }
 
-/// An entry of a step in a job (docs/http-api.md, "A job").
+/// An entry of a step in a job (docs/reference/http-api-jobs.md, "A job").
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = StepRun)]
@@ -298,8 +298,8 @@ impl<'a> StepEntry<'a> {
         tasks: Vec<JobId>,
         message: Message,
     ) -> StepEntry<'a> {
-        // At least 1, as docs/http-api.md promises: to clients, an entry without `elapsed` still
-        // runs.
+        // At least 1, as docs/reference/http-api-jobs.md promises: to clients, an entry without
+        // `elapsed` still runs.
         StepEntry {
             name,
             start_time: Rfc3339Time(started),

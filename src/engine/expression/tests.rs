@@ -382,7 +382,7 @@ fn hostile_texts_are_refused_or_limited() {
         "pairs of `!` cancel each other"
     );
     let deep = |levels: usize| "1 + ".repeat(levels) + "1 > 0";
-    // `1 + 1 > 0` nests three levels (docs/workflow-file.md).
+    // `1 + 1 > 0` nests three levels (docs/reference/workflow-data.md).
     assert_eq!(evaluate_text(&deep(DEPTH_MAX - 2)), Ok(true));
     assert_eq!(
         Expression::parse(&deep(DEPTH_MAX - 1)).expect_err("too deep").message,

@@ -146,7 +146,7 @@ pub struct Taken {
     #[prost(bool, tag = "2")]
     pub changed: bool,
     /// Why it changed nothing: a reason from the section "What comes late, twice, or wrong" of
-    /// docs/worker-protocol.md, such as duplicate, or malformed, forbidden or too_large. Empty if changed.
+    /// docs/reference/worker-protocol.md, such as duplicate, or malformed, forbidden or too_large. Empty if changed.
     #[prost(string, tag = "3")]
     pub why_not: ::prost::alloc::string::String,
     /// A sentence that explains the reason, if the worker can correct the request. Empty otherwise.

@@ -1,4 +1,4 @@
-//! A journal in one SQLite file (see docs/guarantees.md).
+//! A journal in one SQLite file (see docs/why/guarantees.md).
 //!
 //! Table `entries` is the source of truth: one row for each decision of a job, with its entries as
 //! JSON and a checksum. A commit appends to this table (`append`). Confirms of running steps are

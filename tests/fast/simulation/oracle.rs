@@ -1,6 +1,6 @@
-//! What must come out: the rules of docs/workflow-file.md once more, as plainly as can be, over
-//! texts, without the engine. And the workers of the simulation, whose answers follow from what
-//! they are sent alone.
+//! What must come out: the rules of docs/reference/workflow-data.md once more, as plainly as can
+//! be, over texts, without the engine. And the workers of the simulation, whose answers follow from
+//! what they are sent alone.
 
 use fastrand::Rng;
 use serde::de::{MapAccess, Visitor};

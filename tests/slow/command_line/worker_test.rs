@@ -90,7 +90,7 @@ fn assert_failed(ran: &Ran, name: &str, seen: &str) {
     let lines = case(ran, name);
     assert!(lines[0].starts_with("not ok ") && !lines[0].contains('#'), "{name}: {ran}");
     assert!(lines[1].starts_with("#   seen: ") && lines[1].contains(seen), "{name}: {ran}");
-    assert!(lines[2].starts_with("#   docs/worker-protocol.md: "), "{name}: {ran}");
+    assert!(lines[2].starts_with("#   docs/reference/worker-protocol.md: "), "{name}: {ran}");
 }
 
 /// A worker over HTTP that does with each message what a function says: a call and a body. It ends

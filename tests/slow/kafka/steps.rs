@@ -175,7 +175,8 @@ fn an_error_a_progress_and_a_silence_are_told_as_over_other_buses() {
     assert!(failed.contains("no reply within its timeout of 1s"), "{failed}");
 }
 
-/// The example of docs/worker-protocol.md, in Python: killed while it works, it loses nothing.
+/// The example of docs/reference/worker-protocol-transports.md, in Python: killed while it works,
+/// it loses nothing.
 #[test]
 fn a_worker_in_python_is_killed_and_started_again() {
     const BEFORE: usize = 20;

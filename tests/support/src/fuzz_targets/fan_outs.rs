@@ -1,7 +1,7 @@
 //! Fuzzes fan-outs: runs a random workflow with nested tasks, with random replies in a random
 //! order, and compares the result with that of a naive implementation of the rules in
-//! docs/workflow-file.md ("How JSON flows"). The world compares each job with one that is rebuilt
-//! from its entries, after each decision.
+//! docs/reference/workflow-data.md ("How JSON flows"). The world compares each job with one that is
+//! rebuilt from its entries, after each decision.
 
 use super::bytes_in::Choices;
 use super::plain_json::{self, Pairs};

@@ -47,8 +47,8 @@ pub(crate) fn depth(text: &str) -> usize {
     depth_max
 }
 
-/// Merges objects (docs/workflow-file.md, "How JSON flows"): of members with the same key the first
-/// counts.
+/// Merges objects (docs/reference/workflow-data.md, "How JSON flows"): of members with the same key
+/// the first counts.
 pub(crate) fn merged(objects: &[Pairs]) -> Pairs {
     let mut merged: Pairs = Vec::new();
     for (key, value) in objects.iter().flatten() {
