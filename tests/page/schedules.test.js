@@ -119,7 +119,7 @@ test('a backfill shows first what it would start, and then starts that', async (
     await dialog.getByLabel('From').fill('2026-03-01T00:00');
     await dialog.getByLabel('To').fill('2026-02-01T00:00');
     await dialog.getByRole('button', { name: 'Show what it would start' }).click();
-    await dialog.locator('.problem', { hasText: 'from has to be before to' }).waitFor();
+    await dialog.locator('.problem', { hasText: 'from has to be no later than to' }).waitFor();
     await dialog.getByLabel('From').fill('2026-02-01T01:00');
     await dialog.getByLabel('To').fill('2026-02-01T06:30');
     await dialog.getByRole('button', { name: 'Show what it would start' }).click();
