@@ -13,7 +13,9 @@ use std::{
 
 pub(crate) use api::{Answer, Api};
 pub(crate) use daemon::{Daemon, Setup};
-pub(crate) use process::{Ran, Running, command, free_port, must_succeed, run, variable};
+pub(crate) use process::{
+    Ran, Running, command, command_at_terminal, free_port, must_succeed, run, variable,
+};
 pub(crate) use support::waits::DEADLINE;
 pub(crate) use view::{JobView, StepView};
 

@@ -1,7 +1,9 @@
 //! What surrounds the process: signals, the environment, files that are none, few open files. What
 //! it cannot use it names.
 
-use crate::harness::{Daemon, Ran, Setup, command, eventually, must_succeed, run, when};
+use crate::harness::{
+    Daemon, Ran, Setup, command, command_at_terminal, eventually, must_succeed, run, when,
+};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
@@ -171,7 +173,7 @@ fn a_worker_ends_in_order_when_its_terminal_is_gone() {
     let daemon = Setup::new("", SIMPLE).start();
     let log = daemon.dir().join("worker");
     for (number, name) in [(1, "SIGHUP"), (3, "SIGQUIT")] {
-        let mut worker = command();
+        let mut worker = command_at_terminal();
         worker.args(["work", "work", "--server", &daemon.url(), "--", "cat"]);
         worker.stderr(std::fs::File::create(&log).unwrap());
         let mut worker = worker.spawn().unwrap();

@@ -26,6 +26,13 @@ pub(crate) fn command_within(address_space: u64) -> Command {
     without_settings(command)
 }
 
+/// The same, in a process that does not go on without its terminal, also if the tests do.
+pub(crate) fn command_at_terminal() -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(BINARY);
+    without_settings(command)
+}
+
 fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
