@@ -17,9 +17,6 @@ use super::value_bytes::result_bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The number of the entry with which a new job claims its place.
-const CLAIM_OF_NEW_JOB: u64 = 2;
-
 impl Job {
     /// Applies all entries of a row of the journal, in order.
     pub fn apply(&mut self, row: &Recorded) {
@@ -89,7 +86,7 @@ impl Job {
 
     /// Applies that the job claims a place. What it claims at its creation counts from then.
     fn claim_place(&mut self, place: &ClaimedPlace, time: Timestamp) {
-        let is_new = self.entry_count == CLAIM_OF_NEW_JOB;
+        let is_new = self.entry_count == StepClaim::TICKET_OF_NEW_JOB;
         let since = if is_new { self.origin.created } else { time };
         let is_delayed = self.begins_at.is_some();
         let state = if is_delayed { ClaimState::Delayed } else { ClaimState::Waiting };

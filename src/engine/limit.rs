@@ -110,6 +110,11 @@ pub struct StepClaim {
     pub state: ClaimState,
 }
 
+impl StepClaim {
+    /// The number of the entry with which a new job claims its place: the second one.
+    pub const TICKET_OF_NEW_JOB: u64 = 2;
+}
+
 /// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {

@@ -395,17 +395,7 @@ async fn find_queue(
     bus: Option<String>,
     vhost: Option<String>,
 ) -> Result<ControlKey, Problem> {
-    let address = redispatch::parse_address(api, queue, bus, vhost)?;
-    redispatch::check_queue_is_known(api, &address, |other_bus| {
-        Problem::not_found(format!(
-            "loaded workflows have the queue {} on the bus {other_bus}, not on {}: ask with \
-             ?bus={other_bus}",
-            quote(&address.queue),
-            address.bus.name
-        ))
-    })
-    .await?;
-    let Address { bus, queue } = address;
+    let Address { bus, queue } = redispatch::find_queue(api, queue, bus, vhost).await?;
     let kind = ControlKind::QueuePause;
     Ok(ControlKey { kind, bus: bus.name, vhost: bus.vhost, name: queue })
 }

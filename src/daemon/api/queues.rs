@@ -11,7 +11,6 @@ use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use bus::{Address, BusKey, QueueStatus};
-use engine::text::quote;
 use engine::{Definition, JobId, Step};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -144,16 +143,7 @@ async fn get_queue(
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost] = query.extract(["bus", "vhost"])?;
-    let address = redispatch::parse_address(&api, &path.into_inner(), bus, vhost)?;
-    redispatch::check_queue_is_known(&api, &address, |other_bus| {
-        Problem::not_found(format!(
-            "loaded workflows have the queue {} on the bus {other_bus}, not on {}: ask with \
-             ?bus={other_bus}",
-            quote(&address.queue),
-            address.bus.name
-        ))
-    })
-    .await?;
+    let address = redispatch::find_queue(&api, &path.into_inner(), bus, vhost).await?;
     let manager = api.active()?;
     let scan = manager.queue_report().await;
     let loaded_definitions = api.definitions();

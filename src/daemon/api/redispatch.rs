@@ -12,7 +12,7 @@ use crate::actors::bulk_requests::BulkRedispatch;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use bus::Address;
-use engine::text::did_you_mean;
+use engine::text::{did_you_mean, quote};
 use engine::{Definition, Operation};
 use serde::Serialize;
 use std::sync::Arc;
@@ -126,6 +126,30 @@ struct RedispatchView {
     queue: String,
     steps: usize,
     vhost: String,
+}
+
+/// Finds a queue of loaded workflows, or of jobs under way, that a query names.
+///
+/// # Errors
+///
+/// Returns a 404 if the settings do not have the bus, or it does not have the queue.
+pub(super) async fn find_queue(
+    api: &Arc<ApiState>,
+    queue: &str,
+    bus: Option<String>,
+    vhost: Option<String>,
+) -> Result<Address, Problem> {
+    let address = parse_address(api, queue, bus, vhost)?;
+    check_queue_is_known(api, &address, |other_bus| {
+        Problem::not_found(format!(
+            "loaded workflows have the queue {} on the bus {other_bus}, not on {}: ask with \
+             ?bus={other_bus}",
+            quote(&address.queue),
+            address.bus.name
+        ))
+    })
+    .await?;
+    Ok(address)
 }
 
 /// Checks that a queue belongs to a loaded workflow, or to an active job, which keeps the

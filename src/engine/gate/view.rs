@@ -70,16 +70,12 @@ impl Gate {
             let indices = limit.places.iter();
             let mut places: Vec<PlaceView> =
                 indices.filter_map(|index| self.view_place(*index, now)).collect();
-            let held = places.iter().map(|place| place.held as usize).sum();
-            let waiting = places.iter().map(|place| place.waiting).sum();
+            let LimitCount { name, held, waiting } = self.count_limit(limit);
             places.sort_by(|a, b| b.waiting.cmp(&a.waiting).then_with(|| a.key.cmp(&b.key)));
             places.truncate(places_max);
-            let (name, setting) = (limit.name.clone(), limit.setting);
-            LimitView { name, setting, places, held, waiting }
+            LimitView { name, setting: limit.setting, places, held, waiting }
         };
-        let is_limit = |limit: &&Limit| *limit.name != *OPEN_LIMIT;
-        let mut limits: Vec<LimitView> =
-            self.limits.iter().filter(is_limit).map(view_limit).collect();
+        let mut limits: Vec<LimitView> = self.named_limits().map(view_limit).collect();
         limits.sort_by(|a, b| a.name.cmp(&b.name));
         limits
     }
@@ -94,11 +90,10 @@ impl Gate {
         now: Timestamp,
     ) -> Option<(LimitView, bool)> {
         let limit = &self.limits[*self.limit_indices.get(limit)?];
-        let (mut held, mut waiting, mut page) = (0, 0, Vec::new());
+        let LimitCount { name, held, waiting } = self.count_limit(limit);
+        let mut page = Vec::new();
         for index in &limit.places {
             let Some(place) = self.places[*index].as_ref() else { continue };
-            held += place.held as usize;
-            waiting += place.waiting;
             if after.is_none_or(|after| *place.key > *after) {
                 page.push((place.key.clone(), *index));
             }
@@ -110,22 +105,26 @@ impl Gate {
         page.truncate(places_max);
         page.sort_unstable();
         let places = page.iter().filter_map(|(_, index)| self.view_place(*index, now)).collect();
-        let (name, setting) = (limit.name.clone(), limit.setting);
-        Some((LimitView { name, setting, places, held, waiting }, has_more))
+        Some((LimitView { name, setting: limit.setting, places, held, waiting }, has_more))
     }
 
     /// Counts who holds and who waits, for each limit.
     pub fn count(&self) -> Vec<LimitCount> {
-        let count_limit = |limit: &Limit| {
-            let places = || limit.places.iter().filter_map(|index| self.places[*index].as_ref());
-            LimitCount {
-                name: limit.name.clone(),
-                held: places().map(|place| place.held as usize).sum(),
-                waiting: places().map(|place| place.waiting).sum(),
-            }
-        };
-        let limits = self.limits.iter();
-        limits.filter(|limit| *limit.name != *OPEN_LIMIT).map(count_limit).collect()
+        self.named_limits().map(|limit| self.count_limit(limit)).collect()
+    }
+
+    /// Returns the limits that files have.
+    fn named_limits(&self) -> impl Iterator<Item = &Limit> {
+        self.limits.iter().filter(|limit| *limit.name != *OPEN_LIMIT)
+    }
+
+    fn count_limit(&self, limit: &Limit) -> LimitCount {
+        let places = || limit.places.iter().filter_map(|index| self.places[*index].as_ref());
+        LimitCount {
+            name: limit.name.clone(),
+            held: places().map(|place| place.held as usize).sum(),
+            waiting: places().map(|place| place.waiting).sum(),
+        }
     }
 
     /// Returns for the place of which limit a step waits; `None`: for none.

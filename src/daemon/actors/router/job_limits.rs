@@ -13,9 +13,6 @@ use engine::{
 use journal::JobNumber;
 use std::sync::Arc;
 
-/// The number of the entry with which a new job claims its place: the second one.
-const TICKET_OF_NEW_JOB: u64 = 2;
-
 /// Why a job is not created.
 pub(super) enum ClaimRefusal {
     /// A key has no value, for this reason.
@@ -90,7 +87,7 @@ impl Router {
     ) {
         let is_delayed = origin.delayed_until().is_some();
         let claim = StepClaim {
-            ticket: TICKET_OF_NEW_JOB,
+            ticket: StepClaim::TICKET_OF_NEW_JOB,
             since: origin.created,
             places: [place].into(),
             state: if is_delayed { ClaimState::Delayed } else { ClaimState::Waiting },
@@ -111,7 +108,7 @@ impl Router {
                 None
             }
             // What a new job claims is at the gate since its creation.
-            Some(demand) if demand.claim.ticket == TICKET_OF_NEW_JOB => {
+            Some(demand) if demand.claim.ticket == StepClaim::TICKET_OF_NEW_JOB => {
                 match self.job_claims.commit(number) {
                     Some(place) => Some(place),
                     None => self.take_job_demand((number, id), &definition, demand, true),
