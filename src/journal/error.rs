@@ -248,6 +248,8 @@ pub enum Remedy {
     /// Retry when the server of the database can be reached again. The transaction may have been
     /// committed: the same records must be sent again, alone or before others.
     WaitForServer,
+    /// Retry when the process has memory again. The transaction was rolled back.
+    WaitForMemory,
     /// Exit the process: after an I/O error, the kernel's page cache cannot be trusted. The next
     /// start recovers the journal from the disk.
     Exit,
@@ -257,7 +259,10 @@ impl Remedy {
     /// Returns whether the commit can be retried.
     pub fn is_retryable(self) -> bool {
         match self {
-            Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => true,
+            Remedy::WaitForSpace
+            | Remedy::WaitForLock
+            | Remedy::WaitForServer
+            | Remedy::WaitForMemory => true,
             Remedy::Exit => false,
         }
     }

@@ -12,8 +12,8 @@ const WORKFLOWS: &str = "workflows: [ { name: work, steps: [ { name: work } ] },
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// The address space of the process. The threads and the allocator take a part of it that they
-/// never use.
+/// The address space of the process. The threads and the allocators take a part of it that they
+/// never use, half of it at once.
 const ADDRESS_SPACE: u64 = 2048 * MEBIBYTE;
 
 /// All together are larger than the address space.

@@ -124,6 +124,8 @@ pub enum JournalWait {
     Lock,
     /// The server of the journal's database, which cannot be reached or does not write.
     Server,
+    /// Memory of the process for the journal's database.
+    Memory,
 }
 
 impl JournalWait {
@@ -137,6 +139,10 @@ impl JournalWait {
             }
             JournalWait::Server => {
                 "the journal's database server cannot be reached: nothing is accepted until it can"
+            }
+            JournalWait::Memory => {
+                "the process has no memory for the journal: nothing is accepted until it has (a \
+                 limit of address space is too small, or limits.jobs_bytes_max too large)"
             }
         }
     }
@@ -313,7 +319,7 @@ impl Health {
         *self.write_state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the journal waits for disk space or the lock.
+    /// Returns whether the journal has to wait.
     pub fn is_journal_waiting(&self) -> bool {
         self.journal_wait().is_some()
     }

@@ -168,7 +168,10 @@ impl JournalActor {
                     &definitions.iter().map(|definition| &**definition).collect::<Vec<_>>(),
                 ) {
                     match error.remedy() {
-                        Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
+                        Remedy::WaitForSpace
+                        | Remedy::WaitForLock
+                        | Remedy::WaitForServer
+                        | Remedy::WaitForMemory => {
                             tracing::warn!(%error, "the tables of statuses have to wait")
                         }
                         Remedy::Exit => self.handle_fatal(&error),
@@ -230,6 +233,9 @@ impl JournalActor {
                         Remedy::WaitForLock => self.wait_and_retry(JournalWait::Lock, &error, ctx),
                         Remedy::WaitForServer => {
                             self.wait_and_retry(JournalWait::Server, &error, ctx)
+                        }
+                        Remedy::WaitForMemory => {
+                            self.wait_and_retry(JournalWait::Memory, &error, ctx)
                         }
                         Remedy::Exit => self.handle_fatal(&error),
                     }
@@ -365,7 +371,10 @@ impl JournalActor {
             Ok(()) => self.pending_offsets.clear(),
             Err(error) => match error.remedy() {
                 // A later retry stores them. Until then, a crash has more messages read again.
-                Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
+                Remedy::WaitForSpace
+                | Remedy::WaitForLock
+                | Remedy::WaitForServer
+                | Remedy::WaitForMemory => {
                     ctx.run_later(self.env.settings.full_retry.0, Self::store_offsets);
                 }
                 Remedy::Exit => self.handle_fatal(&error),
@@ -398,7 +407,10 @@ impl JournalActor {
             Err(error) => match error.remedy() {
                 // The entries are committed. Only lists and statuses are out of date until the
                 // retry.
-                remedy @ (Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer) => {
+                remedy @ (Remedy::WaitForSpace
+                | Remedy::WaitForLock
+                | Remedy::WaitForServer
+                | Remedy::WaitForMemory) => {
                     if remedy == Remedy::WaitForSpace {
                         self.report_waiting(JournalWait::DiskSpace, &error);
                     }
@@ -435,6 +447,7 @@ impl JournalActor {
             JournalWait::DiskSpace => "full",
             JournalWait::Lock => "locked",
             JournalWait::Server => "unreachable",
+            JournalWait::Memory => "memory",
         };
         self.env.metrics.journal_failures.with_label_values(&[kind]).inc();
         if self.env.health.set_waiting(wait) {
@@ -452,6 +465,9 @@ impl JournalActor {
                 }
                 Some(JournalWait::Server) => {
                     tracing::info!("the journal's database server answers again: commits continue")
+                }
+                Some(JournalWait::Memory) => {
+                    tracing::info!("there is memory for the journal again: commits continue")
                 }
                 Some(JournalWait::DiskSpace) | None => {
                     tracing::info!("there is room on the disk again: commits continue")

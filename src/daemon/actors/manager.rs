@@ -174,7 +174,10 @@ pub fn start_on(
     if let Err(error) = store.create_status_tables(&workflows) {
         match error.remedy() {
             // The first job of each workflow creates its missing table.
-            Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
+            Remedy::WaitForSpace
+            | Remedy::WaitForLock
+            | Remedy::WaitForServer
+            | Remedy::WaitForMemory => {
                 tracing::warn!(%error, "the tables of statuses have to wait")
             }
             Remedy::Exit => return Err(error.into()),

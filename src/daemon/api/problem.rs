@@ -249,6 +249,9 @@ impl From<JournalError> for Problem {
             Remedy::WaitForServer => {
                 return Problem::overloaded(JournalWait::Server.as_str().to_owned());
             }
+            Remedy::WaitForMemory => {
+                return Problem::overloaded(JournalWait::Memory.as_str().to_owned());
+            }
             Remedy::Exit => {}
         }
         tracing::error!(%error, "a read of the journal failed");

@@ -139,6 +139,11 @@ fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<ExplanationView> 
                 "the journal's database server cannot be reached: nothing goes on until it can"
                     .to_owned(),
             ),
+            Some(JournalWait::Memory) => explain(
+                WaitCause::JournalFull,
+                "the process has no memory for the journal: nothing goes on until it has"
+                    .to_owned(),
+            ),
             None => {
                 let begins_at = job.begins_at()?;
                 let time = format_rfc3339(begins_at);

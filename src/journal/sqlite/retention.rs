@@ -114,7 +114,10 @@ impl JournalWriter {
         let projection_error = match self.project() {
             Ok(()) => return Ok(roots.to_vec()),
             Err(error) => match error.remedy() {
-                Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => error,
+                Remedy::WaitForSpace
+                | Remedy::WaitForLock
+                | Remedy::WaitForServer
+                | Remedy::WaitForMemory => error,
                 Remedy::Exit => return Err(error),
             },
         };

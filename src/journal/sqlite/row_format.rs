@@ -241,6 +241,9 @@ pub(super) fn sqlite_error(file: &str, error: &rusqlite::Error) -> JournalError 
             ". Another program has it open, and keeps it locked: end that one",
             Remedy::WaitForLock,
         ),
+        Some(ErrorCode::OutOfMemory) => {
+            (". The process has no memory for it", Remedy::WaitForMemory)
+        }
         Some(_) | None => ("", Remedy::Exit),
     };
     JournalError::Failed { file: file.to_owned(), problem: format!("{error}{advice}"), remedy }
@@ -380,6 +383,7 @@ mod tests {
             (ffi::SQLITE_CANTOPEN, "must be writable", Remedy::Exit),
             (ffi::SQLITE_BUSY, "Another program", Remedy::WaitForLock),
             (ffi::SQLITE_LOCKED, "Another program", Remedy::WaitForLock),
+            (ffi::SQLITE_NOMEM, "no memory", Remedy::WaitForMemory),
             (ffi::SQLITE_MISUSE, "", Remedy::Exit),
         ] {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);

@@ -19,10 +19,11 @@ pub(crate) fn command() -> Command {
     without_settings(Command::new(BINARY))
 }
 
-/// The same, in a process with no more address space than this, in bytes.
+/// The same, in a process with no more address space than this, in bytes. As
+/// `docs/reference/capacity.md` says, the C library then reserves none for each thread.
 pub(crate) fn command_within(address_space: u64) -> Command {
     let mut command = Command::new("prlimit");
-    command.arg(format!("--as={address_space}")).arg(BINARY);
+    command.arg(format!("--as={address_space}")).arg(BINARY).env("MALLOC_ARENA_MAX", "2");
     without_settings(command)
 }
 

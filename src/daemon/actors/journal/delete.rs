@@ -70,9 +70,10 @@ impl JournalActor {
                 Ok(Erased)
             }
             Err(error) => match error.remedy() {
-                Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
-                    Err(RequestError::Overloaded(error.to_string()))
-                }
+                Remedy::WaitForSpace
+                | Remedy::WaitForLock
+                | Remedy::WaitForServer
+                | Remedy::WaitForMemory => Err(RequestError::Overloaded(error.to_string())),
                 Remedy::Exit => {
                     self.handle_fatal(&error);
                     Err(journal_lost_error(&self.env))
