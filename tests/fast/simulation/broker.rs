@@ -247,15 +247,17 @@ impl Link {
         Some(BusEvent::QueueMissing { queue: queue.clone(), journaled: taken })
     }
 
-    /// Declares the queues that the manager has journaled as missing. Returns which ones.
+    /// Declares the queues that the manager has journaled as missing. Returns which ones are new.
     pub(crate) fn declare(&mut self, broker: &mut Broker) -> Vec<Arc<str>> {
         let is_journaled = |(_, answered): &mut (_, oneshot::Receiver<()>)| {
             !matches!(answered.try_recv(), Err(oneshot::error::TryRecvError::Empty))
         };
-        let journaled: Vec<Arc<str>> =
-            self.checking.extract_if(.., is_journaled).map(|(queue, _)| queue).collect();
-        broker.queues.extend(journaled.iter().map(|queue| (queue.clone(), VecDeque::new())));
-        journaled
+        let journaled = self.checking.extract_if(.., is_journaled).map(|(queue, _)| queue);
+        // A queue that another process has declared meanwhile keeps what is in it.
+        let missing: Vec<Arc<str>> =
+            journaled.filter(|queue| !broker.queues.contains_key(queue)).collect();
+        broker.queues.extend(missing.iter().map(|queue| (queue.clone(), VecDeque::new())));
+        missing
     }
 
     /// The connection is gone: what the broker did not hear of comes again, and so does what it did
