@@ -1,5 +1,5 @@
 //! Another program that keeps the journal's file locked does no damage: what writes waits until it
-//! lets go, and what is decided meanwhile is kept.
+//! lets go, and what is decided meanwhile is kept. The same holds while there is no memory.
 
 use crate::alone::alone;
 use actix_web::http::StatusCode;
@@ -200,6 +200,36 @@ async fn a_lock() {
 #[test]
 fn a_manager_waits_for_another_program_s_lock_and_goes_on() {
     alone("locked::a_manager_waits_for_another_program_s_lock_and_goes_on", a_lock());
+}
+
+async fn no_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let manager = setup(&file).await;
+    fail::cfg("journal::write", "return(memory)").expect("a failpoint");
+    let mut waiting = Box::pin(manager.handle().create("w", None, Message::default()));
+    let health = &manager.core().health;
+    tokio::select! {
+        _ = &mut waiting => panic!("it is answered before its commit"),
+        () = until("readiness tells", || {
+            health.journal_wait() == Some(JournalWait::Memory)
+        }) => {}
+    }
+    let refused =
+        manager.handle().create("w", None, Message::default()).await.expect_err("is refused");
+    assert!(matches!(refused, RequestError::Overloaded(_)), "{refused:?}");
+    let failures = manager.core().metrics.journal_failures.with_label_values(&["memory"]);
+    let seen = failures.get();
+    until("it tries again", || failures.get() > seen).await;
+    fail::remove("journal::write");
+    manager.until_closed(waiting.await.expect("created").id()).await;
+    assert!(health.can_accept());
+    manager.stop().await;
+}
+
+#[test]
+fn a_manager_without_memory_for_its_journal_waits_and_goes_on() {
+    alone("locked::a_manager_without_memory_for_its_journal_waits_and_goes_on", no_memory());
 }
 
 async fn a_missing_table() {

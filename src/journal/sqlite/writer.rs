@@ -443,11 +443,12 @@ impl Drop for JournalWriter {
 }
 
 /// Fails if a test has configured the failpoint `name`: with the action `full` as on a full disk,
-/// with any other action as on a broken disk.
+/// with `memory` as without memory, with any other action as on a broken disk.
 pub(super) fn hit_fail_point(name: &'static str) -> rusqlite::Result<()> {
     let code = match faults::hit(name).as_deref() {
         None => return Ok(()),
         Some("full") => rusqlite::ffi::SQLITE_FULL,
+        Some("memory") => rusqlite::ffi::SQLITE_NOMEM,
         Some(_) => rusqlite::ffi::SQLITE_IOERR,
     };
     Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None))
