@@ -187,6 +187,31 @@ pub(crate) const TEMPLATES: &[Template] = &[
         job: r#"slow-service --message '{"addresses":[{"city":"Oslo"},{"city":"Bonn"}]}'"#,
     },
     Template {
+        name: "nightly-report",
+        about: "A report each working day at two in the morning, made by a schedule",
+        files: &[
+            file!("recipes/nightly-report", "workflow.yaml"),
+            file!("recipes/nightly-report", "tests.yaml"),
+            file!("recipes/nightly-report", "report.py"),
+        ],
+        prepare: None,
+        workers: &["figures -- python3 report.py figures", "report -- python3 report.py report"],
+        service: None,
+        job: r#"nightly-report --message '{"regions":["north","south"]}'"#,
+    },
+    Template {
+        name: "one-per-customer",
+        about: "One job at a time for each customer, in the order in which they come",
+        files: &[
+            file!("recipes/one-per-customer", "workflow.yaml"),
+            file!("recipes/one-per-customer", "tests.yaml"),
+        ],
+        prepare: None,
+        workers: &["load change store -- cat"],
+        service: None,
+        job: r#"one-per-customer --message '{"customer":"Ada","cents":100}'"#,
+    },
+    Template {
         name: "three-languages",
         about: "A pipeline of three workers in Python, JavaScript and shell",
         files: &[
