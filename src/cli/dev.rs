@@ -7,6 +7,7 @@ mod example;
 use super::arguments::{DevOptions, TimeArguments};
 use super::file_watcher::{FileWatcher, WATCH_INTERVAL};
 use super::screen::Screen;
+use super::target::DEFAULT_SERVER;
 use super::watch::render_body;
 use bus::embedded::Workers;
 use changes::describe_changes;
@@ -66,9 +67,13 @@ impl DevSession {
     ///
     /// # Errors
     ///
-    /// Returns the errors if a file is missing: its name is probably wrong.
+    /// Returns the errors if a file is missing or a folder: its name is probably wrong.
     pub fn accept_errors(&self, settings: &Settings, errors: LoadErrors) -> Result<(), LoadErrors> {
         if settings.workflows.iter().any(|file| !file.exists()) {
+            print("workflow-manager init --list tells how to begin with a file that works");
+            return Err(errors);
+        }
+        if settings.workflows.iter().any(|file| file.is_dir()) {
             return Err(errors);
         }
         print(&format!("{errors}\nno workflow is loaded until this is mended"));
@@ -99,10 +104,11 @@ impl DevSession {
         } else {
             print(&format!("jobs      in {}", state.settings.journal.location()));
         }
+        let server = render_server_option(&url);
         let definitions = state.definitions.current();
         if self.example.is_some() {
             print(&format!(
-                "try       workflow-manager run {} --message '{}'",
+                "try       workflow-manager run{server} {} --message '{}'",
                 example::WORKFLOW,
                 example::MESSAGE
             ));
@@ -110,16 +116,26 @@ impl DevSession {
         } else {
             let bus = state.settings.default_bus();
             definitions.values().flat_map(|definition| describe_queues(definition, bus)).for_each(
-                |queue| print(&format!("worker    workflow-manager work --watch {queue} -- CMD")),
+                |queue| {
+                    print(&format!(
+                        "worker    workflow-manager work --watch{server} {queue} -- CMD"
+                    ));
+                },
             );
             for name in definitions.keys() {
-                print(&format!("job       workflow-manager run {name} --message '{{}}'"));
+                print(&format!("job       workflow-manager run{server} {name} --message '{{}}'"));
             }
         }
         if self.options.opens_page {
             open_in_browser(&url, std::env::var_os("BROWSER"));
         }
     }
+}
+
+/// Returns what the commands of a person need to ask the manager at this address: nothing if it is
+/// the one that they ask anyway.
+fn render_server_option(url: &str) -> String {
+    if url == DEFAULT_SERVER { String::new() } else { format!(" --server {url}") }
 }
 
 /// Returns the queues of a workflow whose workers ask this manager for messages. `default_bus`: the
@@ -219,5 +235,19 @@ fn open_in_browser(url: &str, browser: Option<OsString>) {
             "the page cannot be opened with {}: {error}; open {url}, or name a program in BROWSER",
             program.to_string_lossy()
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_name_the_manager_where_they_would_ask_another() {
+        assert_eq!(render_server_option("http://127.0.0.1:8088"), "");
+        assert_eq!(
+            render_server_option("http://127.0.0.1:9000"),
+            " --server http://127.0.0.1:9000"
+        );
     }
 }

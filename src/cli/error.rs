@@ -7,8 +7,8 @@ use journal::JournalError;
 pub enum ClientError {
     /// The manager cannot be reached. The exit code is 3.
     #[error(
-        "cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? \
-         Give its address with --server, WORKFLOW_MANAGER_URL or a context (--context)"
+        "cannot reach the manager at {server}: {error}. Does it run (workflow-manager dev, \
+         or serve)? Give its address with --server, WORKFLOW_MANAGER_URL or a context (--context)"
     )]
     Unreachable {
         /// The address of the manager.

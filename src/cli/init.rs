@@ -24,7 +24,13 @@ pub(super) fn init(arguments: &InitArguments, out: &mut dyn Write) -> Result<(),
         return Ok(list_templates(out)?);
     }
     let template = TEMPLATES.iter().find(|template| Some(template.name) == arguments.name());
-    let template = template.ok_or_else(|| ClientError::Usage("name a template".to_owned()))?;
+    let template = template.ok_or_else(|| {
+        let names: Vec<&str> = TEMPLATES.iter().map(|template| template.name).collect();
+        ClientError::Usage(format!(
+            "name a template: {}; workflow-manager init --list tells what each has",
+            names.join(", ")
+        ))
+    })?;
     let directory = arguments.directory.clone().unwrap_or_else(|| PathBuf::from(template.name));
     let files = template.render_files();
     write_files(&directory, &files)?;
@@ -200,6 +206,15 @@ mod tests {
         let directory = Path::new("/proc/nowhere");
         let error = init(&arguments("shell", directory), &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("/proc/nowhere"), "{error}");
+    }
+
+    #[test]
+    fn without_a_template_the_error_names_them() {
+        let nothing = InitArguments { template: None, directory: None, list: false };
+        let error = init(&nothing, &mut Vec::new()).unwrap_err();
+        assert!(matches!(error, ClientError::Usage(_)), "{error}");
+        assert!(error.to_string().contains("python, node, rust"), "{error}");
+        assert!(error.to_string().contains("init --list"), "{error}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use daemon::telemetry::log::print;
 use std::fmt;
 
 /// The address at which a manager listens by default.
-const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
+pub(super) const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
 
 /// The addresses of a manager and the token for it.
 #[derive(Clone)]

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 pub(crate) struct InitArguments {
     /// The template; --list tells what each one has
     #[arg(
-        required_unless_present = "list",
         value_parser = PossibleValuesParser::new(TEMPLATES.iter().map(|template| template.name)),
         hide_possible_values = true
     )]
