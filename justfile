@@ -19,3 +19,7 @@ test *NAMES:
 # Before you hand in: what CI runs.
 verify *STAGES:
     tests/run {{STAGES}}
+
+# Writes the pages of docs/reference that are made from the program: commands, and calls of the API.
+references:
+    RENEW_REFERENCES=1 cargo test --locked --workspace --features {{features}} --test fast references

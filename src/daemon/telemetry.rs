@@ -17,6 +17,7 @@ use prometheus::{
     Encoder, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
     TextEncoder,
 };
+pub use registrar::MetricDescription;
 use registrar::{MetricRegistrar, count_buckets, seconds_buckets};
 use serde::Serialize;
 use series::{Definitions, OTHER, SeriesOverflow, StepSeries, collect_labels};
@@ -163,20 +164,30 @@ pub struct Metrics {
     pub traces_spans_sent: IntCounter,
     /// `workflow_traces_spans_dropped_total{reason}`: spans that the receiver did not get.
     pub traces_spans_dropped: IntCounterVec,
-    /// `workflow_traces_exports_total{outcome}`: calls of the receiver of traces.
+    /// `workflow_traces_exports_total{outcome}`: exports to the receiver.
     pub traces_exports: IntCounterVec,
 }
 
 impl Metrics {
     /// Creates and registers all metrics.
-    #[allow(clippy::too_many_lines, reason = "one list of metrics")]
     pub fn new() -> Metrics {
-        let registry = Registry::new();
-        let register = MetricRegistrar(&registry);
+        Metrics::with_registrar(&MetricRegistrar::default())
+    }
+
+    /// Describes all metrics but those of the operating system.
+    pub fn describe() -> Vec<MetricDescription> {
+        let register = MetricRegistrar::default();
+        Metrics::with_registrar(&register);
+        register.descriptions.into_inner()
+    }
+
+    #[allow(clippy::too_many_lines, reason = "one list of metrics")]
+    fn with_registrar(register: &MetricRegistrar) -> Metrics {
         let metrics = Metrics {
             mailbox_depth: register.gauge_vec(
                 "actor_mailbox_depth",
-                "messages waiting in the mailboxes of an actor kind",
+                "messages waiting in the mailboxes of a kind of actor: job, router, journal, \
+                 archive, bus, supervisor, announcer",
                 &["actor"],
             ),
             mailbox_high_water: register.gauge_vec(
@@ -187,12 +198,12 @@ impl Metrics {
             messages: register.counter_vec("actor_messages_total", "messages handled", &["actor"]),
             handling: register.histogram_vec(
                 "actor_handling_seconds",
-                "time to handle one message",
+                "time to handle a message",
                 &["actor"],
             ),
             restarts: register.counter_vec(
                 "actor_restarts_total",
-                "actors rebuilt from the journal after a panic",
+                "job actors rebuilt from the journal after a panic",
                 &["actor"],
             ),
             batch_records: register.histogram(
@@ -202,7 +213,7 @@ impl Metrics {
             ),
             commit: register.histogram(
                 "journal_commit_seconds",
-                "time of one commit",
+                "time of one commit, its fsync included",
                 seconds_buckets(),
             ),
             journal_queue: register.histogram(
@@ -212,7 +223,7 @@ impl Metrics {
             ),
             journal_synchronous_standby: register.gauge_vec(
                 "journal_synchronous_standby",
-                "whether the server of the journal waits for a synchronous standby at each commit",
+                "whether the database server waits for a synchronous standby at each commit",
                 &[],
             ),
             journal_failures: register.counter_vec(
@@ -222,16 +233,16 @@ impl Metrics {
             ),
             journal_bytes: register.gauge_vec(
                 "journal_file_bytes",
-                "the size of a file of the journal",
+                "the size of the journal's main file and of its wal, as of the last second",
                 &["file"],
             ),
             journal_free_bytes: register.gauge(
                 "journal_free_bytes",
-                "free bytes within the journal's main file, which are reused",
+                "what is free within the journal's main file, and used again",
             ),
             clock_set_by: register.gauge(
                 "clock_set_by_seconds",
-                "by how much the wall clock was set since the process began",
+                "by how much somebody has set the clock since the start",
             ),
             deleted: register.counter_vec(
                 "journal_deleted_total",
@@ -240,17 +251,18 @@ impl Metrics {
             ),
             deletion: register.histogram(
                 "journal_deletion_seconds",
-                "time of one part of a deletion",
+                "time of one part of a deletion: what comes meanwhile waits for it",
                 seconds_buckets(),
             ),
             schedule_slots: register.counter_vec(
                 "schedule_slots_total",
-                "slots of schedules, by judgement",
+                "slots of the loaded schedules: started, waits, skipped, missed",
                 &["schedule", "judgement"],
             ),
             schedule_failures: register.counter_vec(
                 "schedule_failures_total",
-                "attempts to start the jobs of due slots that failed and are repeated",
+                "attempts to start the jobs of due slots, or to store what became of the \
+                 slots, that failed; they are repeated each second",
                 &["schedule"],
             ),
             dispatched: register.counter_vec(
@@ -260,32 +272,33 @@ impl Metrics {
             ),
             redispatched: register.counter_vec(
                 "steps_redispatched_total",
-                "step messages sent once more, as the same attempt",
+                "step messages that were sent once more as the same attempt: their queue was \
+                 missing, or somebody asked for it",
                 &["workflow", "step"],
             ),
             confirmed: register.counter_vec(
                 "steps_confirmed_total",
-                "step messages confirmed by the broker",
+                "step messages confirmed by the broker before their reply came",
                 &["workflow", "step"],
             ),
             replied: register.counter_vec(
                 "steps_replied_total",
-                "steps settled by a reply",
+                "steps completed; of a step with a task: when all its child jobs have ended",
                 &["workflow", "step"],
             ),
             failed: register.counter_vec(
                 "steps_failed_total",
-                "steps whose attempts are spent",
+                "steps failed",
                 &["workflow", "step"],
             ),
             retried: register.counter_vec(
                 "steps_retried_total",
-                "failed attempts that another one follows",
+                "attempts that failed and are followed by another",
                 &["workflow", "step"],
             ),
             step_duration: register.histogram_vec(
                 "step_duration_seconds",
-                "time from a step's first dispatch to its end",
+                "time from a step's first dispatch to its completion",
                 &["workflow", "step"],
             ),
             job_duration: register.histogram_vec(
@@ -300,7 +313,7 @@ impl Metrics {
             ),
             calls_refused: register.counter_vec(
                 "calls_refused_total",
-                "messages on workflows' queues that got no job",
+                "messages on a workflow's queue that got no job",
                 &["workflow", "reason"],
             ),
             jobs_created: register.counter_vec(
@@ -310,32 +323,36 @@ impl Metrics {
             ),
             jobs_ended: register.counter_vec(
                 "jobs_ended_total",
-                "top-level jobs ended",
+                "top-level jobs ended: completed, failed, cancelled",
                 &["workflow", "state"],
             ),
-            jobs: register.gauge_vec("jobs", "top-level jobs under way", &["workflow", "state"]),
-            child_jobs: register.gauge("child_jobs", "child jobs under way"),
+            jobs: register.gauge_vec("jobs", "top-level jobs in progress", &["workflow", "state"]),
+            child_jobs: register.gauge("child_jobs", "child jobs in progress"),
             jobs_bytes: register
-                .gauge("jobs_bytes", "bytes that jobs and child jobs under way hold in memory"),
+                .gauge("jobs_bytes", "bytes that jobs and child jobs in progress hold in memory"),
             jobs_bytes_max: register.gauge(
                 "jobs_bytes_max",
-                "bytes that jobs and child jobs under way may hold in memory",
+                "bytes that jobs and child jobs in progress may hold; the setting \
+                 limits.jobs_bytes_max",
             ),
             jobs_passivated: register.gauge(
                 "jobs_at_rest",
-                "jobs and child jobs under way that are in the journal alone",
+                "jobs and child jobs in progress that are in the journal alone; workflow_jobs \
+                 and workflow_child_jobs count them with the others",
             ),
             job_trees_waiting: register.gauge(
                 "jobs_pending",
-                "jobs at rest, with their child jobs as one, that wait for memory",
+                "jobs at rest, each top-level job with its child jobs as one, that are still \
+                 to be activated, as memory becomes free",
             ),
             jobs_activated: register.counter(
                 "jobs_brought_back_total",
-                "jobs at rest, with their child jobs as one, that were brought back into memory",
+                "passivated jobs, with their child jobs as one, that were activated",
             ),
             lookups_waiting: register.gauge(
                 "look_ups_waiting",
-                "creations, operations, calls and orders that wait for a look-up in the journal",
+                "creations under an id that the client chose, operations, calls and orders to \
+                 child jobs that wait for a look-up in the journal: the job takes no input",
             ),
             bus_connected: register.gauge_vec(
                 "bus_connected",
@@ -359,98 +376,112 @@ impl Metrics {
             ),
             queue_messages_lost: register.gauge_vec(
                 "queue_messages_lost",
-                "messages that a queue lacks for the steps that wait on it",
+                "with amqp.management: how many messages, at least, a queue lacks for the \
+                 steps that wait on it",
                 &["bus", "vhost", "queue"],
             ),
             bus_notices: register.counter_vec(
                 "bus_notices_total",
-                "messages returned, refused, or sent again",
+                "messages that came back or were sent once more",
                 &["bus", "vhost", "kind"],
             ),
             messages_unreadable: register.counter_vec(
                 "messages_unreadable_total",
-                "messages that could not be read, quarantined or dropped",
+                "messages that could not be read, by the queue that they came on: kept, or \
+                 dropped",
                 &["bus", "vhost", "queue", "outcome"],
             ),
             logins_failed: register.counter_vec(
                 "api_logins_failed_total",
-                "Calls without a token, or with a wrong one",
+                "calls without a token (missing) or with a wrong one (wrong)",
                 &["reason"],
             ),
             requests: register.counter_vec(
                 "api_requests_total",
-                "HTTP requests answered",
+                "HTTP requests answered, also those that are refused for their token (401)",
                 &["code"],
             ),
             connections_ended: register.counter_vec(
                 "connections_ended_total",
-                "Connections of clients that were ended: for others, as too many of one address, \
-                 or because the head of a request did not arrive",
+                "connections of clients that the manager has ended, over HTTP and gRPC: room \
+                 (idle, for a newcomer), address (refused: its address has as many as it \
+                 may), head (the head of a request, or the handshake, did not come in time)",
                 &["reason"],
             ),
             certificate_not_after: register.gauge_vec(
                 "certificate_not_after_seconds",
-                "when the certificate of the API ends, in seconds since 1970",
+                "when the certificate of the API ends, in seconds since 1970; there with TLS \
+                 alone",
                 &[],
             ),
-            cluster: cluster::ClusterMetrics::new(&registry),
-            limits: limits::LimitMetrics::new(&register),
+            cluster: cluster::ClusterMetrics::new(register),
+            limits: limits::LimitMetrics::new(register),
             grpc_calls: register.counter_vec(
                 "grpc_calls_total",
-                "calls over gRPC that have ended",
+                "calls over gRPC that have ended, also refused ones: Work (a stream), \
+                 Receive, Reply, Extend, Nack, other (health, reflection, unknown)",
                 &["method", "code"],
             ),
             messages_sending: register.gauge(
                 "messages_sending_bytes",
-                "bytes of step messages on their way to workers over HTTP and gRPC",
+                "memory that step messages on their way to workers take, over HTTP and gRPC; \
+                 at embedded.sending_bytes_max further ones wait in their queues",
             ),
             event_streams: register.gauge("event_streams", "streams of events that are open"),
             events_published: register.counter_vec(
                 "events_published_total",
-                "events confirmed by the sink",
+                "events that the broker has confirmed; sink is exchange",
                 &["sink"],
             ),
             events_dropped: register.counter_vec(
                 "events_dropped_total",
-                "events that the sink could not accept",
+                "events that were lost on their way: exchange (the buffer was full, the \
+                 broker refused them, or the process ended), streams (the process could not \
+                 keep up)",
                 &["sink"],
             ),
             webhook_deliveries: register.counter_vec(
                 "webhook_deliveries_total",
-                "calls of the webhook",
+                "calls of the webhook: delivered, failed (tried again), refused; and ends \
+                 that were given up: expired",
                 &["outcome"],
             ),
             webhook_waiting: register
-                .gauge("webhook_waiting", "ends of jobs that the webhook has not accepted yet"),
-            traces_jobs_waiting: register
-                .gauge("traces_jobs_waiting", "ended jobs whose spans are not sent yet"),
+                .gauge("webhook_waiting", "ends that the webhook has not taken yet"),
+            traces_jobs_waiting: register.gauge(
+                "traces_jobs_waiting",
+                "ended jobs whose record is not read yet, for their traces",
+            ),
             traces_jobs_dropped: register.counter_vec(
                 "traces_jobs_dropped_total",
-                "ended jobs of which no span is sent",
+                "ended jobs of which no span is sent: full (traces.jobs_waiting_max), gone \
+                 (deleted before it was read), unreadable, stopped (the process ended)",
                 &["reason"],
             ),
             traces_spans_sent: register
-                .counter("traces_spans_sent_total", "spans that the receiver of traces accepted"),
+                .counter("traces_spans_sent_total", "spans that the receiver took"),
             traces_spans_dropped: register.counter_vec(
                 "traces_spans_dropped_total",
-                "spans that the receiver of traces did not get",
+                "spans that the receiver did not get: limit (traces.job_spans_max), expired \
+                 (traces.age_max), refused (it answered 4xx or 500), rejected (it took the \
+                 export, but not these), stopped",
                 &["reason"],
             ),
             traces_exports: register.counter_vec(
                 "traces_exports_total",
-                "calls of the receiver of traces",
+                "exports to the receiver",
                 &["outcome"],
             ),
-            registry: registry.clone(),
+            registry: register.registry.clone(),
             series: Arc::default(),
         };
         register
-            .gauge_vec("build_info", "always 1; the version is a label", &["version"])
+            .gauge_vec("build_info", "always 1", &["version"])
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
         // The metrics of the log are statics: they exist before the others, once per process.
-        register.register(log::LINES_DROPPED.clone());
-        register.register(log::CONNECTION_ERRORS.clone());
+        register.register("counter", log::LINES_DROPPED.clone());
+        register.register("counter", log::CONNECTION_ERRORS.clone());
         #[cfg(target_os = "linux")]
         register.register_process();
         metrics

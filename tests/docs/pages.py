@@ -9,6 +9,7 @@ import yaml
 
 root = Path(__file__).resolve().parents[2]
 LINES_MAX = 400
+README_LINES_MAX = 120
 faults = []
 
 
@@ -71,7 +72,7 @@ def written(value):
 def check_settings():
     """Every setting has its row with its default, and every row its setting."""
     page = root / "docs/reference/settings.md"
-    rows = [line.split("|") for line in page.read_text().split("\n") if line.startswith("| `")]
+    rows = [re.split(r"(?<!\\)\|", line) for line in page.read_text().split("\n") if line.startswith("| `")]
     defaults = dict(keys(yaml.safe_load((root / "config/default.yaml").read_text())))
     sections = {name.split(".")[0] for name in defaults}
     told = set()
@@ -79,6 +80,8 @@ def check_settings():
         names = re.findall(r"`([^`]+)`", row[1])
         told.update(names)
         known = [name for name in names if name in defaults]
+        if known and (len(row) != 7 or not row[4].strip() or not row[5].strip()):
+            fault(page, f"the row of {known[0]} does not say what it means, and when to change it")
         values = shown(row[2])
         for name, value in zip(known, values if len(values) >= len(known) else values * len(known)):
             if written(defaults[name]) != value:
@@ -130,6 +133,9 @@ def main():
     for file in tracked():
         if not file.is_relative_to(root / "page/vendor"):
             check_paths(file)
+    readme = root / "README.md"
+    if len(readme.read_text().splitlines()) > README_LINES_MAX:
+        fault(readme, f"more than {README_LINES_MAX} lines: it is an entrance, the pages are in docs/")
     check_settings()
     check_decisions()
     check_index(pages)

@@ -58,6 +58,7 @@ mod races;
 mod reasons;
 mod receipts;
 mod redispatch;
+mod references;
 mod rehearsal;
 mod schedules;
 mod searches;

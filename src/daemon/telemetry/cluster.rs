@@ -1,6 +1,7 @@
 //! The metrics of a process that shares its journal with others. With a file they are not there.
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use super::registrar::MetricRegistrar;
+use prometheus::{IntCounterVec, IntGaugeVec};
 use std::time::Duration;
 
 /// The metrics of a process that shares its journal with others. With a file they are not there.
@@ -16,29 +17,26 @@ pub struct ClusterMetrics {
 
 impl ClusterMetrics {
     /// Creates the metrics, and registers them.
-    #[allow(
-        clippy::unwrap_used,
-        reason = "names are constants, registered once per registry; each start tests them"
-    )]
-    pub(super) fn new(registry: &Registry) -> ClusterMetrics {
-        let new_gauge =
-            |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &[]).unwrap();
-        let takeovers = Opts::new(
-            "workflow_cluster_takeovers_total",
-            "how often this process has taken over from one that did not beat any more",
-        );
-        let metrics = ClusterMetrics {
-            active: new_gauge("workflow_cluster_active", "1: active, 0: stands by"),
-            takeovers: IntCounterVec::new(takeovers, &[]).unwrap(),
-            beat_age: new_gauge(
-                "workflow_cluster_beat_age_seconds",
-                "how long ago the active process beat, as this one has seen it",
+    pub(super) fn new(register: &MetricRegistrar) -> ClusterMetrics {
+        ClusterMetrics {
+            active: register.gauge_vec(
+                "cluster_active",
+                "1: this process is active; 0: it stands by",
+                &[],
             ),
-        };
-        registry.register(Box::new(metrics.active.clone())).unwrap();
-        registry.register(Box::new(metrics.takeovers.clone())).unwrap();
-        registry.register(Box::new(metrics.beat_age.clone())).unwrap();
-        metrics
+            takeovers: register.counter_vec(
+                "cluster_takeovers_total",
+                "how often this process has become active in place of one that did not beat \
+                 any more",
+                &[],
+            ),
+            beat_age: register.gauge_vec(
+                "cluster_beat_age_seconds",
+                "how long ago the active process beat, as this one has seen it: of its own \
+                 beat, or at a standby",
+                &[],
+            ),
+        }
     }
 
     /// Sets the gauges. `beat_age` is `None` if no beat was seen yet.

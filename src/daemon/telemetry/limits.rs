@@ -23,21 +23,22 @@ pub struct LimitMetrics {
 
 impl LimitMetrics {
     /// Creates the metrics, and registers them.
-    pub(super) fn new(register: &MetricRegistrar<'_>) -> LimitMetrics {
+    pub(super) fn new(register: &MetricRegistrar) -> LimitMetrics {
         LimitMetrics {
             held: register.gauge_vec(
                 "limit_held",
-                "steps that hold a place of a limit",
+                "steps that hold a place of a limit, of all keys together",
                 &["limit"],
             ),
             waiting: register.gauge_vec(
                 "limit_waiting",
-                "steps that wait for a place of a limit",
+                "steps that wait for a limit, of all keys together",
                 &["limit"],
             ),
             wait: register.histogram_vec(
                 "limit_wait_seconds",
-                "time that an attempt waited until its limits admitted it",
+                "time from the claim of an attempt to its admission, once for each limit of the \
+                 step; 0 where nobody was before it",
                 &["limit"],
             ),
             tracked: Arc::default(),

@@ -50,16 +50,14 @@ const HTTP2_TARGET: &str = "h2";
 /// The counter `workflow_log_lines_dropped_total`.
 #[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
 pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
-    let help =
-        "lines of the log that could not be written, or arrived while too many others waited";
+    let help = "lines of the log that could not be written, or did not fit into its buffer";
     IntCounter::new("workflow_log_lines_dropped_total", help).expect("a valid name")
 });
 
 /// The counter `workflow_http_connection_errors_total{kind}`.
 #[allow(clippy::expect_used, reason = "the names are constants; each start tests them")]
 pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help =
-        "HTTP connections ended by a malformed request (malformed), or by another failure (other)";
+    let help = "HTTP connections that ended in an error";
     IntCounterVec::new(Opts::new("workflow_http_connection_errors_total", help), &["kind"])
         .expect("valid names")
 });

@@ -5,6 +5,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
 };
+use std::cell::RefCell;
 
 /// Returns the upper bounds of histogram buckets in seconds: three per decade, 10 µs to 500 s.
 pub(super) fn seconds_buckets() -> Vec<f64> {
@@ -18,47 +19,73 @@ pub(super) fn count_buckets() -> Vec<f64> {
     (0..16).map(|exponent| f64::from(1u32 << exponent)).collect()
 }
 
+/// What a metric is called, and what it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricDescription {
+    /// Its name.
+    pub name: String,
+    /// The names of its labels.
+    pub labels: Vec<String>,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Its help text.
+    pub help: String,
+}
+
 /// Creates metrics with the prefix `workflow_`, and registers them.
-pub(super) struct MetricRegistrar<'a>(pub(super) &'a Registry);
+#[derive(Default)]
+pub(super) struct MetricRegistrar {
+    pub(super) registry: Registry,
+    /// What was registered.
+    pub(super) descriptions: RefCell<Vec<MetricDescription>>,
+}
 
 #[allow(
     clippy::expect_used,
     clippy::unwrap_used,
     reason = "names and labels are constants, registered once per registry; each start tests them"
 )]
-impl MetricRegistrar<'_> {
-    pub(super) fn register(&self, collector: impl Collector + 'static) {
-        self.0.register(Box::new(collector)).unwrap();
+impl MetricRegistrar {
+    /// Registers a metric of a kind.
+    pub(super) fn register(&self, kind: &'static str, collector: impl Collector + 'static) {
+        let descriptions = collector.desc().into_iter().map(|desc| MetricDescription {
+            name: desc.fq_name.clone(),
+            labels: desc.variable_labels.clone(),
+            kind,
+            help: desc.help.clone(),
+        });
+        self.descriptions.borrow_mut().extend(descriptions);
+        self.registry.register(Box::new(collector)).unwrap();
     }
 
     /// Registers the metrics of the operating system about this process.
     #[cfg(target_os = "linux")]
     pub(super) fn register_process(&self) {
-        self.register(super::process::ProcessCollector::new().unwrap());
+        self.registry.register(Box::new(super::process::ProcessCollector::new().unwrap())).unwrap();
     }
 
     pub(super) fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         let metric = IntGaugeVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
-        self.register(metric.clone());
+        self.register("gauge", metric.clone());
         metric
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> IntGauge {
         let metric = IntGauge::new(format!("workflow_{name}"), help).unwrap();
-        self.register(metric.clone());
+        self.register("gauge", metric.clone());
         metric
     }
 
     pub(super) fn counter(&self, name: &str, help: &str) -> IntCounter {
         let metric = IntCounter::new(format!("workflow_{name}"), help).unwrap();
-        self.register(metric.clone());
+        self.register("counter", metric.clone());
         metric
     }
 
     pub(super) fn counter_vec(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         let metric =
             IntCounterVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
-        self.register(metric.clone());
+        self.register("counter", metric.clone());
         metric
     }
 
@@ -68,7 +95,7 @@ impl MetricRegistrar<'_> {
             labels,
         )
         .unwrap();
-        self.register(metric.clone());
+        self.register("histogram", metric.clone());
         metric
     }
 
@@ -77,7 +104,7 @@ impl MetricRegistrar<'_> {
             HistogramOpts::new(format!("workflow_{name}"), help).buckets(buckets),
         )
         .unwrap();
-        self.register(metric.clone());
+        self.register("histogram", metric.clone());
         metric
     }
 }
