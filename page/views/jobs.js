@@ -22,16 +22,12 @@ import { firstJob } from './first.js';
 import { pauseButton, pauseCommands } from './pauses.js';
 import { openSave, savedList } from './saved.js';
 
-/** @import { Found, FoundPage, Job } from '../lib/types.js' */
+/** @import { Found, FoundPage } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-/** A younger job than this is not asked whether it starts later, in milliseconds. */
-const PATIENCE = 3000;
-/** So many jobs are asked that at once: a list does not have it. */
-const ASKED = 8;
 const FILTERS = ['workflow', 'vhost', 'state', 'id', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
 
 /**
@@ -64,10 +60,6 @@ class JobsView {
   #marked = new Set();
   /** @type {Held<Found>} */
   #list = new Held((job) => job.job, () => void this.#found.refresh(), () => this.#marked.size > 0);
-  /** When jobs start that were created for later; empty: such a job has begun. @type {Map<string, string>} */
-  #starts = new Map();
-  #looking = false;
-  #stopped = false;
   /** What this manager cannot filter by. */
   #less = false;
 
@@ -81,37 +73,12 @@ class JobsView {
   }
 
   stop() {
-    this.#stopped = true;
     this.#found.stop();
   }
 
-  /**
-   * Jobs that run and have nothing done may be such that start later: each is asked once.
-   * @param {Found[]} jobs
-   */
-  async #look(jobs) {
-    if (this.#looking || this.#route.query.has('parent')) return;
-    this.#looking = true;
-    const old = Date.now() - PATIENCE;
-    for (const { job } of jobs.filter((one) => one.state === 'running' && one.steps?.done === 0 && !this.#starts.has(one.job) && millis(one.created) < old).slice(0, ASKED)) {
-      try {
-        /** @type {Job} */
-        const { startsAt } = await get(['job', job], { view: 'light' });
-        this.#starts.set(job, startsAt ?? '');
-        if (startsAt) redraw();
-      } catch {
-        // It may have been erased in the meantime.
-        this.#starts.set(job, '');
-      }
-      if (this.#stopped) break;
-    }
-    this.#looking = false;
-  }
-
-  /** @param {Found} job @returns {string | undefined} */
-  #startOf({ job, state }) {
-    const at = this.#starts.get(job);
-    return at && state === 'running' && millis(at) > Date.now() ? at : undefined;
+  /** When a job starts that has not begun. @param {Found} job */
+  #startOf({ startsAt, state }) {
+    return startsAt && state === 'running' && millis(startsAt) > Date.now() ? startsAt : undefined;
   }
 
   #question() {
@@ -125,7 +92,6 @@ class JobsView {
   async #load(signal) {
     const question = this.#key;
     const page = await this.#ask(this.#list.most(question, PAGE), signal);
-    void this.#look(page.jobs);
     return { ...page, question, rows: page.jobs, most: PAGE };
   }
 

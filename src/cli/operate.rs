@@ -79,6 +79,9 @@ struct JobMatchResponse {
     created: Text,
     ended: Option<Text>,
     reason: Option<Text>,
+    /// When it begins; `None`: it has begun.
+    #[serde(rename = "startsAt")]
+    starts_at: Option<Text>,
 }
 
 /// A page of search results.
@@ -482,6 +485,7 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
         ("REASON", ColumnRole::Long),
     ]);
     for job in jobs {
+        ("STARTS", ColumnRole::Time),
         table.add_row([
             &*job.job,
             &*job.workflow,
@@ -491,5 +495,6 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
             job.reason.as_deref().unwrap_or_default(),
         ]);
     }
+            job.starts_at.as_deref().unwrap_or_default(),
     table
 }

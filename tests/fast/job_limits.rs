@@ -33,6 +33,9 @@ workflows:
   - name: debounced
     limit: { use: customer, then: latest, delay: 2s }
     steps: [ { name: sign, external: true } ]
+  - name: calm
+    limit: { use: customer, then: latest, delay: 1h }
+    steps: [ { name: sign, external: true } ]
   - name: bounded
     deadline: 1h
     limit: { use: customer, waitAtMost: 50ms }
@@ -354,6 +357,23 @@ fn with_a_delay_the_newest_begins_after_it_over_a_restart() {
             let began = job.steps().next().and_then(|(_, run)| run.started).expect("it began");
             assert!(began.0 - job.origin().created.0 >= 2_000_000_000);
         }
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn the_answer_and_the_row_of_a_delayed_job_say_when_it_begins() {
+    run(|folder| async move {
+        let manager = start(folder.path()).await;
+        let api = Api::new(&manager).await;
+        let created = api.post("/api/workflow/calm", C1).await;
+        assert_eq!(created.status, StatusCode::CREATED, "{}", created.text());
+        let created: Value = created.json();
+        let job = api.get_json(&format!("/api/job/{}", created["id"].as_str().expect("id"))).await;
+        assert!(job["startsAt"].is_string(), "{job}");
+        assert_eq!(created["startsAt"], job["startsAt"]);
+        let found = api.get_json("/api/jobs/search?workflow=calm").await;
+        assert_eq!(found["jobs"][0]["startsAt"], job["startsAt"]);
         manager.stop().await;
     });
 }

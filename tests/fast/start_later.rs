@@ -29,6 +29,10 @@ fn a_job_that_begins_later_shows_when_and_can_be_cancelled() {
             (&"running".into(), &starts_at.clone().into())
         );
         assert_eq!(job["steps"][0]["state"], "waiting", "nothing is sent");
+        let found = api.get_json("/api/jobs/search?workflow=w").await;
+        assert_eq!(found["jobs"][0]["startsAt"], starts_at.as_str(), "a list shows it too");
+        let again = api.post(&format!("/api/workflow/w?id={id}"), "{}").await.json();
+        assert_eq!(again["startsAt"], starts_at.as_str(), "the job keeps its time");
         let hour =
             |text: &Value| text.as_str().expect("a time")[11..13].parse::<u32>().expect("hour");
         let (begins, fails) = (hour(&job["startsAt"]), hour(&job["deadline"]));
@@ -40,6 +44,8 @@ fn a_job_that_begins_later_shows_when_and_can_be_cancelled() {
         assert_eq!(answer.status, StatusCode::OK);
         let job = api.get_json(&format!("/api/job/{id}")).await;
         assert_eq!((&job["state"], job.get("startsAt")), (&"cancelled".into(), None));
+        let found = api.get_json("/api/jobs/search?workflow=w").await;
+        assert_eq!(found["jobs"][0].get("startsAt"), None);
     });
 }
 
@@ -85,6 +91,10 @@ fn a_job_begins_at_its_time_over_a_restart() {
         let begun = rows.iter().flat_map(|row| &row.entries);
         assert_eq!(begun.filter(|entry| **entry == Entry::Job(JobEntry::Begun)).count(), 1);
         until("the other still waits", || manager.job(late).begins_at().is_some()).await;
+        let has_start = |found: &Value, at: usize| found["jobs"][at]["startsAt"].is_string();
+        // The newest comes first: the one that is late.
+        let is_listed = |found: &Value| has_start(found, 0) && !has_start(found, 1);
+        Api::new(&manager).await.until("/api/jobs/search", is_listed).await;
         manager.stop().await;
     }));
 }

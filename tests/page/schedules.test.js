@@ -154,7 +154,7 @@ test('a backfill shows first what it would start, and then starts that', async (
 
 test('a job that starts later says when, and can be cancelled', async () => {
   const { id } = await manager.post('workflow/sync?after=2h', {});
-  await on(browser, manager, async ({ page, go, becomes }) => {
+  await on(browser, manager, async ({ page, go, becomes, asked }) => {
     await go(`#/job/${id}`);
     const { startsAt } = await manager.light(id);
     const head = page.locator('.job-when');
@@ -188,6 +188,7 @@ test('who may only look is offered nothing that changes a schedule', async () =>
   try {
     for (const scope of ['read', 'operate']) {
       await on(browser, guarded, async ({ page, go }) => {
+    const before = asked.length;
         await page.addInitScript((token) => sessionStorage.setItem('workflow-manager.token', token), secret(scope));
         await go('#/schedules?schedule=nightly');
         await shows(page, 'nightly');
@@ -196,6 +197,7 @@ test('who may only look is offered nothing that changes a schedule', async () =>
         await page.waitForSelector('.palette');
         const commands = await page.locator('.palette-name').allInnerTexts();
         assert.ok(commands.includes('Schedule often'));
+    assert.deepEqual(asked.slice(before).filter((url) => url.includes('/api/job/') && !url.includes(id)), [], 'the list tells it: no other job is asked');
         assert.equal(commands.some((one) => /^(Pause|Trigger|Backfill)/.test(one)), scope !== 'read', String(commands));
       });
     }

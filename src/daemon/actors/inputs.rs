@@ -7,9 +7,9 @@ use super::client_response::{
     ClientResponse, CreateResponse, Erased, OperationResponse, RequestError, ResponseSender,
 };
 use super::completion_latch::CompletionLatch;
+use super::listed_state::{ListedState, SharedListedState};
 use super::passivation::PassivatedTree;
 use super::schedule_requests::{Backfill, BackfilledSlot, ScheduleOperation, ScheduleStatus};
-use super::steps_done::StepsDone;
 use crate::events::Event;
 use crate::traces::EndedJob;
 use bus::{
@@ -452,8 +452,8 @@ pub enum Outgoing {
     SendTrace(EndedJob),
     /// Notifies subscribers that the counts of the job's child jobs have changed.
     ChildCountsChanged(JobId),
-    /// Sets how many steps of the job are done.
-    StepsDone(StepsDone, usize),
+    /// Sets what lists show of the job.
+    List(SharedListedState, ListedState),
 }
 
 /// What a step of a job wants of the gate.

@@ -51,11 +51,11 @@ use super::inputs::{
     Append, ChildOrder, Inspection, JobDemand, JobInput, JournalInput, NewChild, Outgoing,
     PassivateRequest, RouterInput, SupervisorInput,
 };
+use super::listed_state::{ListedState, SharedListedState};
 use super::mailbox::{Envelope, MailboxActor};
 use super::memory::{MemoryShare, job_bytes};
 use super::messages::{job_end_message, step_message};
 use super::reply_log::LoggedReply;
-use super::steps_done::StepsDone;
 use actix::{Actor, ActorContext, Handler};
 use base::clock::SteadyClock;
 use base::faults;
@@ -96,10 +96,10 @@ pub struct JobActor {
     /// not asked.
     inputs_at_passivation_request: Option<u64>,
     timer: DueTimer,
-    /// How many of the job's steps are done, for readers of the route table.
-    steps_done: StepsDone,
-    /// The number of steps done that was reported last; `None`: none was reported yet.
-    steps_reported: Option<usize>,
+    /// What lists show of the job, for readers of the route table.
+    listed_state: SharedListedState,
+    /// What was reported of that last; `None`: nothing was reported yet.
+    reported_state: Option<ListedState>,
     /// When the job's steps were first seen waiting for replies.
     waiting_since: WaitingSince,
 }
@@ -116,7 +116,7 @@ impl JobActor {
     pub(super) fn new(
         env: Arc<JobEnv>,
         request: SpawnRequest,
-        steps_done: StepsDone,
+        listed_state: SharedListedState,
         memory_share: MemoryShare,
     ) -> JobActor {
         let SpawnRequest { id, number, root, parent, start } = request;
@@ -134,8 +134,8 @@ impl JobActor {
             inputs_at_passivation_request: None,
             child_permits: env.child_budget.no_permits(),
             timer: DueTimer::default(),
-            steps_done,
-            steps_reported: None,
+            listed_state,
+            reported_state: None,
             waiting_since: WaitingSince::default(),
             env,
         }
@@ -409,7 +409,7 @@ impl JobActor {
         outgoing.extend(notifications);
         // This precedes the responses: a client may read the route table as soon as it has its
         // response.
-        outgoing.splice(0..0, self.steps_done_update());
+        outgoing.splice(0..0, self.listed_state_update());
         outgoing.extend(self.child_counts_update(&decision.recorded));
         let has_entries = !decision.recorded.entries.is_empty();
         let record =

@@ -6,7 +6,7 @@
 //! | what | files |
 //! |---|---|
 //! | mailboxes and inputs | [`mailbox`], [`completion_latch`], |
-//! | | [`client_response`], [`bulk_requests`], [`call`], [`steps_done`], [`rules`], [`memory`], |
+//! | | [`client_response`], [`bulk_requests`], [`call`], [`listed_state`], [`rules`], [`memory`], |
 //! | | [`passivation`], [`schedule_requests`], [`inputs`] |
 //! | shared state: definitions, health, losses, the route table, buses | [`log_limiter`], |
 //! | | [`fatal`], [`loaded_definitions`], `losses`, [`queue_report`], [`health`], |
@@ -46,6 +46,7 @@ pub mod health;
 pub mod inputs;
 pub mod job;
 pub mod journal;
+pub mod listed_state;
 pub mod loaded_definitions;
 pub mod log_limiter;
 mod loss_watch;
@@ -74,5 +75,4 @@ pub mod rules;
 pub mod schedule_requests;
 pub mod scheduler;
 pub mod standby_watch;
-pub mod steps_done;
 pub mod supervisor;

@@ -85,7 +85,7 @@ impl Outgoing {
             | Outgoing::WebhookNotice
             | Outgoing::SendTrace(_)
             | Outgoing::ChildCountsChanged(_)
-            | Outgoing::StepsDone(..) => None,
+            | Outgoing::List(..) => None,
         }
     }
 
@@ -128,7 +128,7 @@ impl Outgoing {
             Outgoing::ReleaseLatch(latch) => drop(latch),
             Outgoing::PublishEvents(events) => outbox.publish_events(events),
             Outgoing::ChildCountsChanged(job) => outbox.event_hub.notify_counts_changed(job),
-            Outgoing::StepsDone(steps_done, count) => steps_done.set(count),
+            Outgoing::List(shared, state) => shared.set(state),
             Outgoing::SendTrace(job) => {
                 outbox.traces.iter().for_each(|traces| traces.notify_ended(job))
             }

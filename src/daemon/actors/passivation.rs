@@ -5,12 +5,11 @@
 //! Two kinds of jobs are passivated: those that did not fit in memory at the start, and those that
 //! only wait while memory is short.
 
+use super::listed_state::ListedState;
 use super::memory::job_bytes;
 use super::rules::Rules;
 use base::clock;
-use engine::{
-    Definition, Demand, GraphIndex, Job, JobId, JobState, StepIndex, StepState, Timestamp,
-};
+use engine::{Definition, Demand, GraphIndex, Job, JobId, JobState, StepIndex, Timestamp};
 use journal::{JobNumber, Journal, JournalError, RecoveredJob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,8 +45,8 @@ pub struct PassivatedJob {
     pub number: JobNumber,
     /// Whether the job is a child job.
     pub is_child: bool,
-    /// How many of the job's steps are done.
-    pub steps_done: usize,
+    /// What lists show of the job.
+    pub listed_state: ListedState,
     /// The job's steps that wait for replies.
     pub waits: Arc<[PassivatedWait]>,
     /// The graph that the job runs.
@@ -141,18 +140,12 @@ impl PassivatedJob {
             id: job.id(),
             number,
             is_child: job.origin().parent.is_some(),
-            steps_done: count_steps_done(job),
+            listed_state: ListedState::from_job(job),
             waits: job.steps_awaiting_replies().map(wait).collect(),
             graph: job.origin().graph,
             demands: Vec::new(),
         }
     }
-}
-
-/// Counts the steps of a job that are done, whatever their outcome.
-pub fn count_steps_done(job: &Job) -> usize {
-    let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
-    job.steps().filter(|(_, run)| is_done(run.state)).count()
 }
 
 fn tree_bytes(tree: &[RecoveredJob]) -> usize {

@@ -2,9 +2,9 @@
 //! The router writes it through [`RouteTable`], and the others read it through [`Routes`].
 
 use super::inputs::JobInput;
+use super::listed_state::{ListedState, SharedListedState};
 use super::mailbox::Mailbox;
 use super::passivation::{PassivatedJob, PassivatedTree, PassivatedWait};
-use super::steps_done::StepsDone;
 use base::clock;
 use dashmap::DashMap;
 use dashmap::mapref::one::Ref;
@@ -61,8 +61,8 @@ pub struct Route {
     pub definition: Arc<Definition>,
     /// The mailbox of the job's actor.
     pub mailbox: Mailbox<JobInput>,
-    /// How many of the job's steps are done.
-    pub steps_done: StepsDone,
+    /// What lists show of the job.
+    pub listed_state: SharedListedState,
 }
 
 /// The route of a passivated job.
@@ -70,8 +70,8 @@ struct PassivatedRoute {
     /// The number of the root job of its tree.
     root: JobNumber,
     is_child: bool,
-    /// How many of the job's steps are done.
-    steps_done: usize,
+    /// What lists show of the job.
+    listed_state: ListedState,
     passivated_at: Instant,
     definition: Arc<Definition>,
     /// The job's steps that wait for replies.
@@ -93,9 +93,9 @@ impl RouteRef<'_> {
         self.0.number
     }
 
-    /// Returns how many steps are done; `None` before the job's first commit.
-    pub fn steps_done(&self) -> Option<usize> {
-        self.0.steps_done.get()
+    /// Returns what lists show of the job; `None` before its first commit.
+    pub fn listed_state(&self) -> Option<ListedState> {
+        self.0.listed_state.get()
     }
 
     /// Returns whether this is the child job that was started for `parent_item` of the job with the
@@ -145,11 +145,11 @@ impl RouteTable {
     pub fn add_passivated(&self, tree: &PassivatedTree) {
         self.0.add_definition(&tree.definition);
         let passivated_at = clock::timer_now();
-        for &PassivatedJob { id, is_child, steps_done, ref waits, .. } in &tree.members {
+        for &PassivatedJob { id, is_child, listed_state, ref waits, .. } in &tree.members {
             let route = PassivatedRoute {
                 root: tree.root_number(),
                 is_child,
-                steps_done,
+                listed_state,
                 passivated_at,
                 definition: tree.definition.clone(),
                 waits: waits.clone(),
@@ -227,11 +227,11 @@ impl Routes {
         }
     }
 
-    /// Returns how many steps of a job are done; `None` before its first commit, and if no job with
-    /// the id takes input or is passivated.
-    pub fn steps_done(&self, id: JobId) -> Option<usize> {
-        let passivated_steps_done = || self.0.passivated.get(&id).map(|route| route.steps_done);
-        self.find(id).map_or_else(passivated_steps_done, |route| route.steps_done())
+    /// Returns what lists show of a job; `None` before its first commit, and if no job with the id
+    /// takes input or is passivated.
+    pub fn listed_state(&self, id: JobId) -> Option<ListedState> {
+        let of_passivated = || self.0.passivated.get(&id).map(|route| route.listed_state);
+        self.find(id).map_or_else(of_passivated, |route| route.listed_state())
     }
 
     /// Returns whether no job takes input or is passivated.
@@ -302,7 +302,7 @@ mod tests {
                 parent_item: None,
                 definition: definition.clone(),
                 mailbox,
-                steps_done: StepsDone::default(),
+                listed_state: SharedListedState::default(),
             });
             routes.find(id).expect("the job has a route").send(JobInput::Close);
             assert!(table.remove_if_idle(id, 7, Some(0)).is_none(), "one input is in the mailbox");

@@ -104,9 +104,11 @@ async fn create_job(
     match api.active()?.create_job(definition, id, message, trace, starts_at).await {
         Ok(created) => {
             let id = created.id();
-            // A job that existed keeps the time of its own creation.
-            let is_new = matches!(created, CreateResponse::New(_));
-            let starts_at = starts_at.filter(|_| is_new).map(Rfc3339Time);
+            // A job that existed keeps the time of its own creation. The limit of the workflow may
+            // delay a job. The route table has it: it is changed before the response is sent.
+            let requested = starts_at.filter(|_| matches!(created, CreateResponse::New(_)));
+            let begins_at = || api.routes.listed_state(id)?.begins_at;
+            let starts_at = requested.or_else(begins_at).map(Rfc3339Time);
             Ok(HttpResponse::Created()
                 .insert_header((header::LOCATION, format!("/api/job/{id}")))
                 .json(CreatedJob { id, starts_at }))

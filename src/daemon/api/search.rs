@@ -327,12 +327,14 @@ impl<'a> FoundJobView<'a> {
         };
         // For a failed or cancelled job only its record has the number, and reading all records
         // would be too expensive for a list.
-        let count_done_steps = |total| match JobState::from_name(&hit.state)? {
-            JobState::Running | JobState::Paused => routes.steps_done(hit.id),
-            JobState::Completed => Some(total),
-            JobState::Failed | JobState::Cancelled => None,
+        let count_done_steps = |total| match listed_state {
+            Some(listed_state) => Some(listed_state.steps_done),
+            None => (state == Some(JobState::Completed)).then_some(total),
         };
         FoundJobView {
+    /// When it begins, until it has begun.
+    #[serde(rename = "startsAt", skip_serializing_if = "Option::is_none")]
+    starts_at: Option<Rfc3339Time>,
             item: hit.parent_item.map(|(_, item)| item),
             step: parent.and_then(find_step_name),
             steps: hit.steps.map(|total| StepCounts { done: count_done_steps(total), total }),
@@ -350,3 +352,7 @@ impl<'a> FoundJobView<'a> {
 pub(super) fn next_page(hits: &[SearchHit], limit: u32) -> Option<String> {
     hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }
+        let state = JobState::from_name(&hit.state);
+        let is_active = matches!(state, Some(JobState::Running | JobState::Paused));
+        let listed_state = is_active.then(|| routes.listed_state(hit.id)).flatten();
+            starts_at: listed_state.and_then(|listed| listed.begins_at).map(Rfc3339Time),

@@ -222,7 +222,7 @@ fn is_effect(outgoing: &Outgoing) -> bool {
         | Outgoing::WebhookNotice
         | Outgoing::ChildCountsChanged(_)
         | Outgoing::SendTrace(_)
-        | Outgoing::StepsDone(..) => false,
+        | Outgoing::List(..) => false,
     }
 }
 

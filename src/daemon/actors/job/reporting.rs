@@ -2,7 +2,7 @@
 
 use super::JobActor;
 use crate::actors::inputs::Outgoing;
-use crate::actors::passivation::count_steps_done;
+use crate::actors::listed_state::ListedState;
 use engine::{
     CallerEntry, Entry, FanOutEntry, Job, JobEntry, JobState, Recorded, StepEntry, StepIndex,
     Timestamp,
@@ -48,13 +48,12 @@ impl JobActor {
         self.counted_state = state;
     }
 
-    /// Counts the steps that are done. Returns the update for readers of the route table; `None`:
-    /// the number has not changed since the last call.
-    pub(super) fn steps_done_update(&mut self) -> Option<Outgoing> {
-        let job = self.job()?;
-        let count = count_steps_done(job);
-        let has_changed = self.steps_reported.replace(count) != Some(count);
-        has_changed.then(|| Outgoing::StepsDone(self.steps_done.clone(), count))
+    /// Returns the update of what lists show, for readers of the route table; `None`: it has not
+    /// changed since the last call.
+    pub(super) fn listed_state_update(&mut self) -> Option<Outgoing> {
+        let state = ListedState::from_job(self.job()?);
+        let has_changed = self.reported_state.replace(state) != Some(state);
+        has_changed.then(|| Outgoing::List(self.listed_state.clone(), state))
     }
 
     /// Counts and logs the entries of a decision.

@@ -140,7 +140,7 @@ impl JobActor {
         self.update_state_gauge();
         self.update_child_permits();
         self.update_memory_share();
-        self.steps_done_update().into_iter().for_each(|outgoing| outgoing.send(&self.env.outbox));
+        self.listed_state_update().into_iter().for_each(|outgoing| outgoing.send(&self.env.outbox));
         let (env, now) = (self.env.clone(), self.clock.now());
         effects
             .into_iter()

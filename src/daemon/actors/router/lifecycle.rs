@@ -7,9 +7,9 @@
 use super::Router;
 use crate::actors::inputs::{ChildOrder, JobInput, PassivateRequest, RouterInput, StopRequest};
 use crate::actors::job::{JobActor, JobStart, SpawnRequest};
+use crate::actors::listed_state::SharedListedState;
 use crate::actors::mailbox::new_mailbox;
 use crate::actors::routes::Route;
-use crate::actors::steps_done::StepsDone;
 use actix::Context;
 use engine::{Effect, Input};
 use journal::{RecoveredJob, spread_key};
@@ -29,8 +29,8 @@ impl Router {
         let arbiter_key =
             parent.map_or(spread_key(number), |parent| spread_key(parent).wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(arbiter_key).unwrap_or_default() % arbiters.len()];
-        let (job_env, steps_done) = (env.job_env.clone(), StepsDone::default());
-        let shared_steps_done = steps_done.clone();
+        let (job_env, listed_state) = (env.job_env.clone(), SharedListedState::default());
+        let state_of_job = listed_state.clone();
         let memory_share = env.memory.acquire_share(request.start.bytes());
         self.route_table.insert(id, || {
             // The mailbox has no capacity limit, because the causes of a job's inputs bound their
@@ -38,9 +38,9 @@ impl Router {
             let (mailbox, inbox) =
                 new_mailbox::<JobActor>(usize::MAX, env.job_mailbox_metrics.clone());
             inbox.start_in(arbiter, move || {
-                JobActor::new(job_env, request, shared_steps_done, memory_share)
+                JobActor::new(job_env, request, state_of_job, memory_share)
             });
-            Route { number, parent, parent_item, definition, mailbox, steps_done }
+            Route { number, parent, parent_item, definition, mailbox, listed_state }
         });
     }
 
