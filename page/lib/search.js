@@ -4,7 +4,7 @@ import { link } from './route.js';
 
 const UUID = /^(?:urn:uuid:)?\{?([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\}?$/i;
 
-export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'vhost', 'parent', 'order'];
+export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'schedule', 'vhost', 'parent', 'order'];
 
 /** @param {string} text */
 export function uuidOf(text) {

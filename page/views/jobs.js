@@ -28,7 +28,7 @@ import { openSave, savedList } from './saved.js';
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-const FILTERS = ['workflow', 'vhost', 'state', 'id', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
+const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
 
 /**
  * The part of an address that says which jobs are meant.

@@ -142,7 +142,7 @@ class SchedulesView {
       <header class="panel-head ${named ? 'named' : ''}"><div class="step-title"><h2>${shown(fullName(schedule))}</h2>${paused ? html`<span class="badge paused">${icon('paused')}<span>paused</span></span>` : nothing}</div></header>
       ${paused ? html`<div class="reason-box held">${icon('paused')}<p class="reason">Its slots are skipped since ${moment(paused.since)}${paused.by ? html`, by ${shown(paused.by)}` : nothing}${paused.reason ? html`: ${shown(paused.reason)}` : nothing}</p></div>` : nothing}
       <dl class="facts inside">
-        <div><dt>starts</dt><dd><a href=${link(['definitions', ...workflow.split('/')])}>${shown(workflow)}</a> <a class="quiet small" href=${link(['jobs'], { workflow })}>its jobs</a></dd></div>
+        <div><dt>starts</dt><dd><a href=${link(['definitions', ...workflow.split('/')])}>${shown(workflow)}</a> <a class="quiet small" href=${link(['jobs'], { schedule: fullName(schedule) })}>its jobs</a></dd></div>
         <div><dt>when</dt><dd><code>${shown(timing)}</code></dd></div>
         ${waiting ? html`<div><dt>waits</dt><dd>the slot ${moment(waiting)}, until the earlier job has ended</dd></div>` : nothing}
       </dl>

@@ -185,17 +185,18 @@ pub(super) fn operate(
         .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
         .collect();
     let Some(id) = &arguments.id else {
-        let FilterArguments { workflow, state, status, after, before, limit: _ } =
+        let FilterArguments { workflow, state, status, schedule, after, before, limit: _ } =
             &arguments.filter;
         if workflow.is_none()
             && state.is_none()
             && status.is_empty()
+            && schedule.is_none()
             && after.is_none()
             && before.is_none()
         {
             let text = format!(
                 "{operation} needs a job's id, or a filter for several: --workflow, --state, \
-                 --status, --after or --before"
+                 --status, --schedule, --after or --before"
             );
             return Err(ClientError::Usage(text));
         }
@@ -439,6 +440,7 @@ fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
     let optional_parameters = [
         ("workflow", &filter.workflow),
         ("state", &filter.state),
+        ("schedule", &filter.schedule),
         ("after", &filter.after),
         ("before", &filter.before),
     ];
@@ -483,9 +485,9 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
         ("CREATED", ColumnRole::Time),
         ("ENDED", ColumnRole::Time),
         ("REASON", ColumnRole::Long),
+        ("STARTS", ColumnRole::Time),
     ]);
     for job in jobs {
-        ("STARTS", ColumnRole::Time),
         table.add_row([
             &*job.job,
             &*job.workflow,
@@ -493,8 +495,8 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
             &*job.created,
             job.ended.as_deref().unwrap_or_default(),
             job.reason.as_deref().unwrap_or_default(),
+            job.starts_at.as_deref().unwrap_or_default(),
         ]);
     }
-            job.starts_at.as_deref().unwrap_or_default(),
     table
 }

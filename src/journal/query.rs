@@ -144,6 +144,9 @@ pub struct JobFilter {
     pub id_range: Option<(JobId, JobId)>,
     /// Pairs of a step's name and its status; only allowed with a workflow.
     pub statuses: Vec<(String, String)>,
+    /// The full name of the schedule that started the job. It is in the first row of a job's
+    /// record, which is read for each job that meets the other criteria.
+    pub schedule: Option<String>,
     /// The earliest creation time, inclusive.
     pub created_from: Option<Timestamp>,
     /// The end of the range of creation times, exclusive.
@@ -166,6 +169,12 @@ impl JobFilter {
         }
     }
 
+    /// Returns a text that is in the first row of each job that the schedule started, for a quick
+    /// look before the row is read as JSON: no row need have it for that reason alone.
+    pub(super) fn slot_text(schedule: &str) -> String {
+        format!("\"slot\":{{\"schedule\":{},\"slot\":", serde_json::Value::from(schedule))
+    }
+
     /// Returns whether the filter matches every root job.
     pub fn is_empty(&self) -> bool {
         let JobFilter {
@@ -173,6 +182,7 @@ impl JobFilter {
             states,
             id_range,
             statuses,
+            schedule,
             created_from,
             created_before,
             ended_from,
@@ -185,6 +195,7 @@ impl JobFilter {
             && states.is_empty()
             && id_range.is_none()
             && statuses.is_empty()
+            && schedule.is_none()
             && times.iter().all(|time| time.is_none())
     }
 }

@@ -318,6 +318,54 @@ fn a_slot_whose_job_cannot_be_started_is_tried_again_and_counted() {
 }
 
 #[test]
+fn jobs_are_found_by_the_schedule_that_started_them() {
+    let text = format!(
+        "{WORKFLOW}schedules: [{{ name: often, workflow: w, cron: \"0 0 29 2 *\" }}, \
+         {{ name: seldom, workflow: w, cron: \"0 0 29 2 *\" }}]"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    actix_rt::System::new().block_on(within("jobs are found", async {
+        let (manager, api) = start(&text, folder.path()).await;
+        api.create_job("w", r#"{"slot":{"schedule":"often","slot":1}}"#).await;
+        for (name, times) in [("often", 3), ("seldom", 1)] {
+            for _ in 0..times {
+                let answer = api.post(&format!("/api/schedule/{name}/trigger"), "").await;
+                assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+            }
+        }
+        let count = async |query: &str| {
+            let path = format!("/api/jobs/search?count=true&{query}");
+            let found = api.get_json(&path).await;
+            let jobs = found["jobs"].as_array().expect("a list").len();
+            assert_eq!(found["count"], jobs, "{path}");
+            jobs
+        };
+        assert_eq!(count("").await, 5);
+        assert_eq!(count("schedule=often").await, 3, "what a message says does not count");
+        assert_eq!(count("schedule=seldom&workflow=w").await, 1);
+        let completed = "/api/jobs/search?schedule=often&state=completed";
+        let are_all = |found: &Value| found["jobs"].as_array().is_some_and(|jobs| jobs.len() == 3);
+        api.until(completed, are_all).await;
+        assert_eq!(count("schedule=often&state=failed").await, 0);
+        let page = api.get_json("/api/jobs/search?schedule=often&limit=2").await;
+        let next = page["next"].as_str().expect("there are more");
+        let path = format!("/api/jobs/search?schedule=often&limit=2&cursor={next}");
+        assert_eq!(api.get_json(&path).await["jobs"].as_array().map(Vec::len), Some(1));
+        let unknown = api.get("/api/jobs/search?schedule=oftn", &[]).await;
+        assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+        assert!(unknown.text().contains("did you mean"), "{}", unknown.text());
+        let bulk = api.post("/api/jobs/rerun?step=a&schedule=seldom&dryRun=true", "").await;
+        assert_eq!(bulk.json()["matched"], 1, "{}", bulk.text());
+        manager.stop().await;
+        // Jobs of a schedule that was removed are still found.
+        let (manager, api) = start(WORKFLOW, folder.path()).await;
+        let found = api.get_json("/api/jobs/search?schedule=often").await;
+        assert_eq!(found["jobs"].as_array().map(Vec::len), Some(3));
+        manager.stop().await;
+    }));
+}
+
+#[test]
 fn a_reload_changes_schedules() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("workflows.yaml");

@@ -16,6 +16,9 @@ pub(crate) struct FilterArguments {
     /// Only jobs in which the step has this status; needs --workflow
     #[arg(long, value_name = "STEP=STATUS")]
     pub(crate) status: Vec<StepStatusFilter>,
+    /// Only jobs that this schedule started: NAME or VHOST/NAME
+    #[arg(long, value_name = "NAME")]
+    pub(crate) schedule: Option<String>,
     /// Only jobs created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for seven days
     /// ago
     #[arg(long, value_name = "TIME")]
@@ -83,7 +86,8 @@ impl SearchOrder {
 pub(crate) struct OperateArguments {
     /// The job's id, or its first digits; without one, all jobs that the filter finds
     #[arg(
-        conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"]
+        conflicts_with_all =
+            ["workflow", "state", "status", "schedule", "after", "before", "limit", "dry_run"]
     )]
     pub(crate) id: Option<JobRef>,
     #[command(flatten)]

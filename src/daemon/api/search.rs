@@ -9,9 +9,9 @@ use crate::actors::routes::Routes;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
-use engine::text::quote;
+use engine::text::{did_you_mean, quote};
 use engine::{JobId, JobState};
-use journal::{JobFilter, JobNumber, ParentRecord, SearchHit, SearchOrder};
+use journal::{JobFilter, JobNumber, ParentRecord, Records, SearchHit, SearchOrder};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -27,11 +27,12 @@ pub(super) const ROUTES: &[ApiRoute] =
     })];
 
 /// The parameters that select jobs, for a list or for a bulk operation.
-pub(super) const SEARCH_PARAMETERS: [Parameter; 11] = [
+pub(super) const SEARCH_PARAMETERS: [Parameter; 12] = [
     WORKFLOW,
     VHOST_OF_WORKFLOW,
     STATES,
     ID_PREFIX,
+    BY_SCHEDULE,
     CREATED_AFTER,
     CREATED_BEFORE,
     ENDED_AFTER,
@@ -42,8 +43,17 @@ pub(super) const SEARCH_PARAMETERS: [Parameter; 11] = [
 ];
 
 /// The parameters by which a search can filter.
-pub(super) const FILTERS: [&str; 8] =
-    ["workflow", "state", "id", "after", "before", "endedAfter", "endedBefore", "status.<step>"];
+pub(super) const FILTERS: [&str; 9] = [
+    "workflow",
+    "state",
+    "id",
+    "schedule",
+    "after",
+    "before",
+    "endedAfter",
+    "endedBefore",
+    "status.<step>",
+];
 
 /// The parameters of a search that do not filter.
 const OTHER_PARAMETERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
@@ -131,6 +141,7 @@ impl SearchQuery {
                     query::set_once(&mut states, &key, parsed?)?;
                 }
                 "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
+                "schedule" => query::set_once(&mut filter.schedule, &key, value)?,
                 "after" => query::set_once(&mut filter.created_from, &key, parse_time()?)?,
                 "before" => query::set_once(&mut filter.created_before, &key, parse_time()?)?,
                 "endedAfter" => query::set_once(&mut filter.ended_from, &key, parse_time()?)?,
@@ -172,6 +183,7 @@ impl SearchQuery {
             search.parent = Some(record);
         }
         search.check_steps(api).await?;
+        search.check_schedule(api).await?;
         Ok(search)
     }
 
@@ -183,6 +195,33 @@ impl SearchQuery {
     /// Returns the cursor after which the page begins.
     pub(super) fn after(&self) -> JobNumber {
         self.after.unwrap_or(self.order.start_cursor())
+    }
+
+    /// Checks that the schedule by which the search filters is loaded, or has started jobs.
+    async fn check_schedule(&self, api: &Arc<ApiState>) -> Result<(), Problem> {
+        let Some(schedule) = self.filter.schedule.clone() else { return Ok(()) };
+        if self.parent.is_some() {
+            let text = "schedule is about top-level jobs, and parent asks for child jobs";
+            return Err(Problem::malformed(text.to_owned()));
+        }
+        let definitions = api.definitions();
+        let loaded: Vec<String> = definitions
+            .values()
+            .flat_map(|definition| &definition.schedules.0)
+            .map(|schedule| schedule.full_name())
+            .collect();
+        if loaded.contains(&schedule) {
+            return Ok(());
+        }
+        let hint = did_you_mean(&schedule, loaded.iter().map(String::as_str));
+        let filter = JobFilter { schedule: Some(schedule.clone()), ..JobFilter::default() };
+        let order = SearchOrder::NewestFirst;
+        let search =
+            move |reader: &dyn Records| reader.search(&filter, order, order.start_cursor(), 1);
+        match read_small(api, search).await?.as_slice() {
+            [] => Err(Problem::not_found(format!("unknown schedule {schedule}{hint}"))),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that the workflow has the steps by whose status the search filters.
@@ -294,6 +333,9 @@ pub(super) struct FoundJobView<'a> {
     job: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// When it begins, until it has begun.
+    #[serde(rename = "startsAt", skip_serializing_if = "Option::is_none")]
+    starts_at: Option<Rfc3339Time>,
     state: &'a str,
     /// The parent's step, for a child job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -325,6 +367,9 @@ impl<'a> FoundJobView<'a> {
             let (step, _) = hit.parent_item?;
             Some(&*parent.graph().steps.get(usize::from(step.0))?.name)
         };
+        let state = JobState::from_name(&hit.state);
+        let is_active = matches!(state, Some(JobState::Running | JobState::Paused));
+        let listed_state = is_active.then(|| routes.listed_state(hit.id)).flatten();
         // For a failed or cancelled job only its record has the number, and reading all records
         // would be too expensive for a list.
         let count_done_steps = |total| match listed_state {
@@ -332,15 +377,13 @@ impl<'a> FoundJobView<'a> {
             None => (state == Some(JobState::Completed)).then_some(total),
         };
         FoundJobView {
-    /// When it begins, until it has begun.
-    #[serde(rename = "startsAt", skip_serializing_if = "Option::is_none")]
-    starts_at: Option<Rfc3339Time>,
             item: hit.parent_item.map(|(_, item)| item),
             step: parent.and_then(find_step_name),
             steps: hit.steps.map(|total| StepCounts { done: count_done_steps(total), total }),
             created: Rfc3339Time(hit.created),
             ended: hit.ended.map(Rfc3339Time),
             job: hit.id,
+            starts_at: listed_state.and_then(|listed| listed.begins_at).map(Rfc3339Time),
             reason: hit.reason.as_ref().map(|reason| truncate(reason, REASON_CHARS_MAX)),
             state: &hit.state,
             workflow: &hit.workflow,
@@ -352,7 +395,3 @@ impl<'a> FoundJobView<'a> {
 pub(super) fn next_page(hits: &[SearchHit], limit: u32) -> Option<String> {
     hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }
-        let state = JobState::from_name(&hit.state);
-        let is_active = matches!(state, Some(JobState::Running | JobState::Paused));
-        let listed_state = is_active.then(|| routes.listed_state(hit.id)).flatten();
-            starts_at: listed_state.and_then(|listed| listed.begins_at).map(Rfc3339Time),

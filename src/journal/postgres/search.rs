@@ -59,11 +59,30 @@ impl Conditions {
         for (step, status) in &filter.statuses {
             conditions.add_status(filter.workflow.as_deref().unwrap_or(""), step, status);
         }
+        if let Some(schedule) = &filter.schedule {
+            conditions.add_schedule(schedule);
+        }
         if let Some((first, last)) = filter.id_range {
             conditions.add("j.id >= {}", first.0);
             conditions.add("j.id <= {}", last.0);
         }
         conditions
+    }
+
+    /// Adds the condition that a job was started by this schedule. A `CASE` evaluates its parts in
+    /// order. Escapes of characters are replaced, because the server refuses some of those that a
+    /// job's message may have; a schedule's name has none.
+    fn add_schedule(&mut self, schedule: &str) {
+        let first = self.params.len() + 1;
+        for text in [&*JobFilter::slot_text(schedule), schedule] {
+            self.params.push(Arc::new(to_sql_text(text)));
+        }
+        self.sql.push(format!(
+            "EXISTS (SELECT 1 FROM entries e WHERE e.job = j.number AND e.first = 0 AND CASE WHEN \
+             strpos(e.body, ${first}) > 0 THEN regexp_replace(e.body, '\\\\u[0-9a-fA-F]{{4}}', \
+             '\\\\u0001', 'g')::json #>> '{{0,job,created,slot,schedule}}' = ${} END)",
+            first + 1
+        ));
     }
 
     fn add_status(&mut self, workflow: &str, step: &str, status: &str) {

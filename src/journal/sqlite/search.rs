@@ -11,6 +11,12 @@ use engine::{JobState, StepIndex, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
+/// The condition that a job was started by a schedule, whose parameters are
+/// [`JobFilter::slot_text`] and the name of the schedule. A `CASE` evaluates its parts in order.
+const OF_SCHEDULE: &str = "EXISTS (SELECT 1 FROM places p CROSS JOIN entries e ON e.seq = p.seq \
+     WHERE p.job = jobs.number AND p.first = 0 AND CASE WHEN instr(e.body, ?) > 0 \
+     THEN json_extract(e.body, '$[0].job.created.slot.schedule') = ? END)";
+
 impl JobFilter {
     /// Returns the status table of the workflow; `None` if the filter has no workflow.
     fn status_table(&self) -> Option<StatusTable> {
@@ -71,6 +77,10 @@ impl JobFilter {
             for (condition, id) in [("id >= ?", first), ("id <= ?", last)] {
                 add(condition.to_owned(), id.0.as_bytes().to_vec().into());
             }
+        }
+        if let Some(schedule) = &self.schedule {
+            conditions.push(OF_SCHEDULE.to_owned());
+            values.extend([JobFilter::slot_text(schedule).into(), schedule.clone().into()]);
         }
         (format!("{table} WHERE {}", conditions.join(" AND ")), values)
     }
@@ -269,6 +279,7 @@ mod tests {
         let id_range = Some((JobId(Uuid::from_u128(1)), JobId(Uuid::from_u128(2))));
         let by_id = JobFilter { id_range, ..failed.clone() };
         let parent = Some(ParentKey { number: 7, root: 7 });
+        let in_schedule = JobFilter { schedule: Some("s".into()), ..failed.clone() };
         let in_parent = |filter: &JobFilter| JobFilter { parent, ..filter.clone() };
         let running = JobFilter { states: vec![JobState::Running], ..JobFilter::default() };
         for (filter, index) in [
@@ -279,6 +290,7 @@ mod tests {
             (&any_job, "jobs_top "),
             (&failed, "jobs_top_by_state "),
             (&in_workflow(&failed), "jobs_by_state "),
+            (&in_schedule, "jobs_top_by_state "),
             (&by_id, "jobs_by_id "),
         ] {
             let orders = [SearchOrder::NewestFirst, SearchOrder::OldestFirst];

@@ -42,7 +42,9 @@ pub use past::{
     what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time,
 };
 pub use places::{InDatabase, InFile, Place};
-pub use searches::a_search_finds_by_all_that_is_kept_in_either_order;
+pub use searches::{
+    a_search_finds_by_all_that_is_kept_in_either_order, a_search_finds_the_jobs_of_a_schedule,
+};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Decision, Definition, DefinitionHash, Dependency, Effect, FanOutKeys, Graph, Input,
@@ -77,6 +79,7 @@ macro_rules! journal_rules {
             a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry
             lists_and_statuses_show_what_is_committed
             a_search_finds_by_all_that_is_kept_in_either_order
+            a_search_finds_the_jobs_of_a_schedule
             jobs_are_counted_by_state_and_by_definition
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
             the_newest_ledger_of_each_schedule_comes_back

@@ -1,8 +1,11 @@
 //! What a search finds.
 
 use super::{Live, Place, chain, opened};
-use workflow_manager::engine::{Input, JobId, JobState, Operation, Timestamp};
-use workflow_manager::journal::{JobFilter, JobNumber, SearchOrder};
+use std::sync::Arc;
+use workflow_manager::engine::{
+    Input, JobId, JobState, Message, Operation, Origin, ScheduledSlot, Timestamp,
+};
+use workflow_manager::journal::{JobFilter, JobNumber, NewJob, SearchOrder};
 
 /// Four jobs, created at 1 to 4: the first completed and the second was cancelled, at 100; the
 /// third is paused; the fourth runs.
@@ -85,4 +88,39 @@ pub fn a_search_finds_by_all_that_is_kept_in_either_order(place: &dyn Place) {
     let hits = records.search(&any, SearchOrder::OldestFirst, 0, 9).expect("reads");
     let reasons: Vec<Option<&str>> = hits.iter().map(|hit| hit.reason.as_deref()).collect();
     assert_eq!(reasons, [None, Some(reason), None, None]);
+}
+
+/// Three jobs: the first two were started by schedules, and the messages of the last two only speak
+/// of one.
+pub fn a_search_finds_the_jobs_of_a_schedule(place: &dyn Place) {
+    let mut journal = opened(place);
+    let of_schedule = |number: JobNumber, name: &str, message: &str| {
+        let slot = ScheduledSlot { schedule: name.into(), slot: Timestamp(number) };
+        let id = JobId(uuid::Uuid::from_u128(number as u128));
+        let root = Origin::for_root_job(id, chain(), Timestamp(number));
+        let slot = (!name.is_empty()).then(|| Arc::new(slot));
+        let origin = Arc::new(Origin { slot, ..root });
+        let message = Message::parse(message.as_bytes()).expect("a message");
+        Live::with(number, NewJob { origin, root: number, parent: None }, message).0.1
+    };
+    let escapes = r#"{"k":"\\u0000 \u0000 \ud800","n":1e400}"#;
+    let rows = [
+        of_schedule(1, "often", "{}"),
+        of_schedule(2, "\"a\" \\ ä", escapes),
+        of_schedule(3, "", r#"{"slot":{"schedule":"often","slot":3}}"#),
+        of_schedule(4, "often", escapes),
+    ];
+    journal.append(&rows.iter().collect::<Vec<_>>()).expect("commits");
+    let records = journal.records();
+    let find = |name: &str, states: Vec<JobState>| {
+        let filter = JobFilter { schedule: Some(name.to_owned()), states, ..JobFilter::default() };
+        let hits = records.search(&filter, SearchOrder::OldestFirst, -1, 9).expect("reads");
+        assert_eq!(records.count_matches(&filter, 9).expect("reads") as usize, hits.len());
+        hits.iter().map(|hit| hit.number).collect::<Vec<_>>()
+    };
+    assert_eq!(find("often", Vec::new()), [1, 4]);
+    assert_eq!(find("often", vec![JobState::Running]), [1, 4]);
+    assert!(find("often", vec![JobState::Completed]).is_empty());
+    assert_eq!(find("\"a\" \\ ä", Vec::new()), [2]);
+    assert!(find("oft", Vec::new()).is_empty() && find("Often", Vec::new()).is_empty());
 }
