@@ -133,7 +133,7 @@
  * @typedef {{ kind: ControlKind, bus?: string, vhost: string, name: string, rate?: string, burst?: number, concurrency?: number, reason?: string, by?: string, since: string, until?: string }} Control what is paused or changed for a time
  *
  * @typedef {{ slot: string, at: string, verdict: string, job?: string, reason?: string, slots: number }} Judgement of a slot, or of several in a row
- * @typedef {{ name: string, vhost: string, workflow: string, timing: string, paused?: { since: string, reason?: string, by?: string }, waiting?: string, next: string[], judgements: Judgement[] }} Schedule
+ * @typedef {{ name: string, vhost: string, workflow: string, timing: string, paused?: { since: string, reason?: string, by?: string }, waiting?: string, refused?: { since: string, reason: string }, next: string[], judgements: Judgement[] }} Schedule
  *
  * @typedef {{ hash: string, loaded: boolean, running: number, ended: number, lastEnded?: string }} Version
  */

@@ -137,7 +137,7 @@ class SchedulesView {
    * @param {boolean} named whether the address names it
    */
   #panel(schedule, named) {
-    const { workflow, timing, paused, waiting, next, judgements } = schedule;
+    const { workflow, timing, paused, waiting, refused, next, judgements } = schedule;
     return html`<section class="panel schedule-panel" aria-label="Schedule">
       <header class="panel-head ${named ? 'named' : ''}"><div class="step-title"><h2>${shown(fullName(schedule))}</h2>${paused ? html`<span class="badge paused">${icon('paused')}<span>paused</span></span>` : nothing}</div></header>
       ${paused ? html`<div class="reason-box held">${icon('paused')}<p class="reason">Its slots are skipped since ${moment(paused.since)}${paused.by ? html`, by ${shown(paused.by)}` : nothing}${paused.reason ? html`: ${shown(paused.reason)}` : nothing}</p></div>` : nothing}
@@ -145,6 +145,7 @@ class SchedulesView {
         <div><dt>starts</dt><dd><a href=${link(['definitions', ...workflow.split('/')])}>${shown(workflow)}</a> <a class="quiet small" href=${link(['jobs'], { schedule: fullName(schedule) })}>its jobs</a></dd></div>
         <div><dt>when</dt><dd><code>${shown(timing)}</code></dd></div>
         ${waiting ? html`<div><dt>waits</dt><dd>the slot ${moment(waiting)}, until the earlier job has ended</dd></div>` : nothing}
+        ${refused ? html`<div><dt>refused</dt><dd>its job is tried again each second, since ${moment(refused.since)}: ${shown(refused.reason)}</dd></div>` : nothing}
       </dl>
       ${may() ? html`<div class="panel-foot">${this.#operations(schedule).map(({ name, sign, run }, index) => html`<button class="button small ${index === 0 && paused ? 'primary' : ''}" @click=${run}>${icon(sign)}${name}</button>`)}</div>` : nothing}
       <div class="tab-body"><h3>Next${paused ? html` <span class="quiet">if it is resumed before</span>` : nothing}</h3>${next.length ? html`<ol class="slots" aria-label="Next slots">${next.map((slot) => html`<li>${moment(slot)}</li>`)}</ol>` : html`<p class="calm">It has no slot any more.</p>`}</div>

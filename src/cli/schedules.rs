@@ -24,6 +24,7 @@ struct ScheduleResponse {
     timing: Text,
     paused: Option<PauseResponse>,
     waiting: Option<Text>,
+    refused: Option<RefusalResponse>,
     next: Vec<Text>,
     judgements: Vec<Box<RawValue>>,
 }
@@ -33,6 +34,13 @@ struct ScheduleResponse {
 struct PauseResponse {
     reason: Option<Text>,
     by: Option<Text>,
+}
+
+/// Why the due job of a schedule cannot be started.
+#[derive(Deserialize)]
+struct RefusalResponse {
+    since: Text,
+    reason: Text,
 }
 
 /// How a slot was judged.
@@ -71,7 +79,11 @@ impl ScheduleResponse {
             format!("paused{by}{reason}")
         });
         let waiting = self.waiting.as_ref().map(|slot| format!("the slot of {slot} waits"));
-        paused.into_iter().chain(waiting).collect::<Vec<_>>().join("; ")
+        let refused = self.refused.as_ref();
+        let refused = refused.map(|RefusalResponse { since, reason }| {
+            format!("its job cannot be started, since {since}: {reason}")
+        });
+        paused.into_iter().chain(waiting).chain(refused).collect::<Vec<_>>().join("; ")
     }
 
     /// Describes how its last slot was judged.

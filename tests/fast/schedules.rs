@@ -318,6 +318,40 @@ fn a_slot_whose_job_cannot_be_started_is_tried_again_and_counted() {
 }
 
 #[test]
+fn a_slot_that_a_limit_refuses_is_shown_until_it_starts() {
+    let workflow = "limits: [{name: one, concurrency: 1}]\n\
+                    workflows: [{name: w, limit: {use: one, then: refuse}, \
+                    steps: [{name: sign, external: true}]}]\n";
+    let scheduled = format!("{workflow}schedules: [{{ name: often, workflow: w, every: 1s }}]");
+    let folder = tempfile::tempdir().expect("a folder");
+    actix_rt::System::new().block_on(within("a slot is refused", async {
+        let (manager, api) = start(workflow, folder.path()).await;
+        let holder = api.create_job("w", "{}").await;
+        manager.stop().await;
+        let (manager, api) = start(&scheduled, folder.path()).await;
+        let refusal = async || schedule(&api).await["refused"].clone();
+        until_async("one is refused", async || refusal().await.is_object()).await;
+        let told = refusal().await;
+        let reason = told["reason"].as_str().expect("a text");
+        assert!(reason.contains(&format!("limit one has no place: job {holder}")), "{reason}");
+        // The next slot is judged together with the one that is refused, and is skipped.
+        until_async("the next one is judged", async || {
+            schedule(&api).await["judgements"][0]["verdict"] == "skipped"
+        })
+        .await;
+        assert_eq!(refusal().await["since"], told["since"], "since the first attempt");
+        let failures = "workflow_schedule_failures_total{";
+        assert!(!api.get("/metrics", &[]).await.text().contains(failures), "it is no failure");
+        let reply = api.post(&format!("/api/job/{holder}/step/sign"), "{}").await;
+        assert_eq!(reply.status, StatusCode::OK, "{}", reply.text());
+        until_async("it is refused no more", async || refusal().await.is_null()).await;
+        let found = api.get_json("/api/jobs/search?schedule=often").await;
+        assert_eq!(found["jobs"].as_array().map(Vec::len), Some(1), "the slot has started");
+        manager.stop().await;
+    }));
+}
+
+#[test]
 fn jobs_are_found_by_the_schedule_that_started_them() {
     let text = format!(
         "{WORKFLOW}schedules: [{{ name: often, workflow: w, cron: \"0 0 29 2 *\" }}, \

@@ -152,6 +152,30 @@ test('a backfill shows first what it would start, and then starts that', async (
   }, { expected: /400/ });
 });
 
+test('the jobs of a schedule are found, and why its next job is refused', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/schedules?schedule=often');
+    await shows(page, 'often');
+    await panel(page).getByRole('link', { name: 'its jobs' }).click();
+    await page.waitForSelector('.jobs-table');
+    assert.equal(await page.evaluate(() => location.hash), '#/jobs?schedule=often');
+    const found = (await manager.get('jobs/search?schedule=often')).jobs.map((/** @type {any} */ one) => one.job);
+    assert.ok(found.includes(await running()));
+    assert.equal(await page.locator('.jobs-table tbody tr').first().getAttribute('data-row'), found[0]);
+    await page.locator('.filters .chip', { hasText: 'often' }).waitFor();
+    await page.route(/\/api\/schedules$/, async (route) => {
+      const told = await (await route.fetch()).json();
+      for (const schedule of told.schedules) schedule.refused = { since: schedule.next[0], reason: 'limit <b>one</b> has no place' };
+      await route.fulfill({ json: told });
+    });
+    await go('#/schedules?schedule=nightly');
+    await shows(page, 'nightly');
+    await panel(page).locator('.facts', { hasText: 'limit <b>one</b> has no place' }).waitFor();
+    assert.deepEqual(await axe(page), []);
+    if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/schedule-refused.png` });
+  });
+});
+
 test('a job that starts later says when, and can be cancelled', async () => {
   const { id } = await manager.post('workflow/sync?after=2h', {});
   await on(browser, manager, async ({ page, go, becomes, asked }) => {
@@ -164,6 +188,7 @@ test('a job that starts later says when, and can be cancelled', async () => {
     await page.waitForFunction(() => /it begins at/.test(document.querySelector('.why.calm')?.textContent ?? ''));
     if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/later-job.png` });
     // In the list too, and of that job alone.
+    const before = asked.length;
     await go('#/jobs?state=running');
     const rows = page.locator('.jobs-table tbody tr');
     const row = page.locator(`.jobs-table tr[data-row="${id}"]`);
@@ -172,6 +197,7 @@ test('a job that starts later says when, and can be cancelled', async () => {
     assert.equal(await row.locator('.c-took').innerText(), '–');
     assert.ok((await rows.count()) > 1);
     assert.equal(await rows.getByText('starts at').count(), 1);
+    assert.deepEqual(asked.slice(before).filter((url) => url.includes('/api/job/') && !url.includes(id)), [], 'the list tells it: no other job is asked');
     assert.deepEqual(await axe(page), []);
     if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/later-list.png` });
     await go(`#/job/${id}`);
@@ -188,7 +214,6 @@ test('who may only look is offered nothing that changes a schedule', async () =>
   try {
     for (const scope of ['read', 'operate']) {
       await on(browser, guarded, async ({ page, go }) => {
-    const before = asked.length;
         await page.addInitScript((token) => sessionStorage.setItem('workflow-manager.token', token), secret(scope));
         await go('#/schedules?schedule=nightly');
         await shows(page, 'nightly');
@@ -197,7 +222,6 @@ test('who may only look is offered nothing that changes a schedule', async () =>
         await page.waitForSelector('.palette');
         const commands = await page.locator('.palette-name').allInnerTexts();
         assert.ok(commands.includes('Schedule often'));
-    assert.deepEqual(asked.slice(before).filter((url) => url.includes('/api/job/') && !url.includes(id)), [], 'the list tells it: no other job is asked');
         assert.equal(commands.some((one) => /^(Pause|Trigger|Backfill)/.test(one)), scope !== 'read', String(commands));
       });
     }

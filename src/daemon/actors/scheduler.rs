@@ -14,10 +14,11 @@ use super::mailbox::{Envelope, Mailbox, MailboxActor};
 use super::mailboxes::Mailboxes;
 use super::manager_core::ManagerCore;
 use super::routes::Routes;
-use super::schedule_requests::{ScheduleOperation, ScheduleStatus};
+use super::schedule_requests::{Refusal, ScheduleOperation, ScheduleStatus};
 use crate::telemetry::Metrics;
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
 use base::clock;
+use base::times::format_rfc3339;
 use engine::schedule::{Ledger, Pause, Start, Verdict};
 use engine::{Definition, JobId, Operation, OperationRequest, Schedule, ScheduledSlot, Timestamp};
 use journal::StoredLedger;
@@ -175,6 +176,18 @@ struct Entry {
     due: Option<Timestamp>,
     /// Whether jobs are being started, or a change is being stored.
     is_busy: bool,
+    /// Why its due job could not be started; `None`: the last one was.
+    refusal: Option<Refusal>,
+}
+
+/// Why a ledger changes.
+enum Cause {
+    /// Slots are due.
+    Slots,
+    /// A client asks for it, and waits for the response.
+    Operation(oneshot::Sender<Result<ScheduleStatus, RequestError>>),
+    /// A client asks for the jobs of slots that have passed. It is told by another way.
+    Backfill,
 }
 
 /// The actor that fires schedules.
@@ -231,6 +244,7 @@ impl Scheduler {
                 let name: Arc<str> = schedule.full_name().into();
                 let previous = before.remove(&name);
                 let is_busy = previous.as_ref().is_some_and(|entry| entry.is_busy);
+                let refusal = previous.as_ref().and_then(|entry| entry.refusal.clone());
                 let known = previous.map(|entry| entry.ledger).or_else(|| stored.remove(&name));
                 let is_new = known.is_none();
                 let mut ledger = known.unwrap_or_else(|| Ledger::new(schedule, now));
@@ -238,7 +252,7 @@ impl Scheduler {
                     changes.push(to_stored(&name, &ledger));
                 }
                 let (schedule, definition) = (schedule.clone(), definition.clone());
-                let entry = Entry { schedule, definition, ledger, due: None, is_busy };
+                let entry = Entry { schedule, definition, ledger, due: None, is_busy, refusal };
                 self.entries.insert(name, entry);
             }
         }
@@ -331,10 +345,13 @@ impl Scheduler {
                 env.start_jobs(parts, starts).await?;
                 env.store(vec![stored]).await
             };
-            return self.change(name, ledger, work, None, ctx);
+            return self.change(name, ledger, work, Cause::Slots, ctx);
         }
         let judged = entry.ledger.judge(&entry.schedule, now, |id| routes.is_active(id));
-        let Some(judged) = judged else { return self.set_due(name, None) };
+        let Some(judged) = judged else {
+            entry.refusal = None;
+            return self.set_due(name, None);
+        };
         let stored = to_stored(name, &judged.ledger);
         let (starts, ledger, counts) = (judged.starts, judged.ledger, judged.counts);
         let full_name = name.clone();
@@ -347,7 +364,7 @@ impl Scheduler {
             }
             Ok(())
         };
-        self.change(name, ledger, work, None, ctx);
+        self.change(name, ledger, work, Cause::Slots, ctx);
     }
 
     /// Carries out a change of a ledger, which is valid once `work` is done.
@@ -356,7 +373,7 @@ impl Scheduler {
         name: &Arc<str>,
         ledger: Ledger,
         work: impl Future<Output = Result<(), RequestError>> + 'static,
-        response: Option<oneshot::Sender<Result<ScheduleStatus, RequestError>>>,
+        cause: Cause,
         ctx: &mut Context<Self>,
     ) {
         let Some(entry) = self.entries.get_mut(name) else { return };
@@ -366,28 +383,33 @@ impl Scheduler {
             let Some(entry) = actor.entries.get_mut(&name) else { return };
             entry.is_busy = false;
             let now = clock::now();
+            let is_of_slots = matches!(cause, Cause::Slots);
             let retry = match &result {
                 Ok(()) => {
                     entry.ledger = ledger;
                     // A reload may have changed the schedule meanwhile.
                     entry.ledger.adapt(&entry.schedule, now);
+                    // Jobs of a round that is stored may still have to be started.
+                    let is_over = is_of_slots && entry.ledger.starting().is_empty();
+                    if let Some(refusal) = entry.refusal.take_if(|_| is_over) {
+                        let since = format_rfc3339(refusal.since);
+                        tracing::info!(schedule = %name, since, "a schedule goes on");
+                    }
                     None
                 }
-                // The limit of the workflow refuses the job until there is a place.
-                Err(RequestError::NoPlace(reason)) => {
-                    tracing::debug!(schedule = %name, reason, "a schedule has to wait");
-                    Some(Timestamp(now.0 + RETRY_DELAY_NS))
-                }
                 Err(error) => {
-                    if response.is_none() {
+                    if is_of_slots {
+                        entry.refuse(error, now);
+                    }
+                    // The limit of the workflow refuses the job until there is a place.
+                    if is_of_slots && !matches!(error, RequestError::NoPlace(_)) {
                         let failures = &actor.env.metrics.schedule_failures;
                         failures.with_label_values(&[&*name]).inc();
                     }
-                    tracing::warn!(schedule = %name, ?error, "a schedule has to wait");
                     Some(Timestamp(now.0 + RETRY_DELAY_NS))
                 }
             };
-            if let Some(response) = response {
+            if let Cause::Operation(response) = cause {
                 // An error means that the receiver was dropped.
                 let _ = response.send(result.map(|()| entry.status()));
             }
@@ -439,17 +461,33 @@ impl Scheduler {
             env.start_jobs(parts, starts).await?;
             env.store(vec![stored]).await
         };
-        self.change(&name, ledger, work, Some(response), ctx);
+        self.change(&name, ledger, work, Cause::Operation(response), ctx);
     }
 }
 
 impl Entry {
+    /// Keeps why a job could not be started. The log tells it once, and not at each attempt, as
+    /// long as jobs are refused for a reason of the same kind.
+    fn refuse(&mut self, error: &RequestError, now: Timestamp) {
+        let (refusal, is_told) = Refusal::following(self.refusal.take(), error, now);
+        let (schedule, reason) = (self.schedule.full_name(), refusal.reason());
+        match error {
+            _ if is_told => tracing::debug!(schedule, reason, "a schedule still has to wait"),
+            RequestError::NoPlace(_) => {
+                tracing::info!(schedule, reason, "a schedule has to wait for a place of a limit")
+            }
+            _ => tracing::warn!(schedule, reason, "a schedule has to wait: it is tried again"),
+        }
+        self.refusal = Some(refusal);
+    }
+
     /// Returns what clients see of it.
     fn status(&self) -> ScheduleStatus {
         ScheduleStatus {
             schedule: self.schedule.clone(),
             paused: self.ledger.paused.clone(),
             waiting: self.ledger.waiting(),
+            refusal: self.refusal.clone(),
             next: self.schedule.next_slots(self.ledger.mark(), NEXT_SLOTS),
             judgements: self.ledger.judgements().cloned().collect(),
         }

@@ -94,10 +94,21 @@ struct ScheduleView {
     /// The slot that waits for the end of an earlier job.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<Rfc3339Time>,
+    /// Why its due job cannot be started. It is tried again each second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<RefusalView>,
     /// The next slots.
     next: Vec<Rfc3339Time>,
     /// How the last slots were judged, the newest first.
     judgements: Vec<JudgementView>,
+}
+
+/// Why the due job of a schedule cannot be started.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ScheduleRefusal)]
+struct RefusalView {
+    since: Rfc3339Time,
+    reason: String,
 }
 
 /// The pause of a schedule.
@@ -133,7 +144,7 @@ struct JudgementView {
 
 impl ScheduleView {
     fn new(status: ScheduleStatus) -> ScheduleView {
-        let ScheduleStatus { schedule, paused, waiting, next, judgements } = status;
+        let ScheduleStatus { schedule, paused, waiting, refusal, next, judgements } = status;
         ScheduleView {
             name: schedule.name.clone(),
             vhost: schedule.vhost.clone(),
@@ -145,6 +156,10 @@ impl ScheduleView {
                 by: pause.by,
             }),
             waiting: waiting.map(Rfc3339Time),
+            refused: refusal.map(|refusal| RefusalView {
+                since: Rfc3339Time(refusal.since),
+                reason: refusal.reason().to_owned(),
+            }),
             next: next.into_iter().map(Rfc3339Time).collect(),
             judgements: judgements
                 .into_iter()

@@ -1,6 +1,6 @@
 //! Starts the jobs of slots that have passed, because a client asks for it.
 
-use super::{Scheduler, SchedulerEnv, receive_created, to_stored};
+use super::{Cause, Scheduler, SchedulerEnv, receive_created, to_stored};
 use crate::actors::client_response::RequestError;
 use crate::actors::schedule_requests::{Backfill, BackfilledSlot};
 use actix::{AsyncContext, Context};
@@ -84,6 +84,6 @@ impl Scheduler {
                 }
             }
         };
-        self.change(&name, ledger, work, None, ctx);
+        self.change(&name, ledger, work, Cause::Backfill, ctx);
     }
 }
