@@ -46,6 +46,128 @@ fn the_example_of_the_documentation_passes() {
 }
 
 #[test]
+fn the_example_of_a_schedule_passes() {
+    let blocks = blocks("docs/how-to/test-workflows.md");
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("report.yaml"), &blocks[2]).expect("written");
+    let path = folder.path().join("report.test.yaml");
+    fs::write(&path, &blocks[3]).expect("written");
+    passes(&path, 2);
+}
+
+const SCHEDULES: &str = "
+workflows: [ { name: w, steps: [ { name: a } ] } ]
+schedules:
+  - { name: skips, workflow: w, every: 1h }
+  - { name: replaces, workflow: w, every: 1h, overlap: replace }
+  - { name: beside, workflow: w, every: 1h, overlap: allow, message: { n: 1 } }
+  - { name: late, workflow: w, every: 1h, overlap: wait, deadline: 30m }
+  - { name: often, workflow: w, every: 1m }
+";
+
+/// Returns the differences and the story of a test with these keys.
+fn outcome(keys: &str) -> (Vec<String>, String) {
+    let tests = format!("workflows: [order.yaml]\ntests:\n  - {{ name: t, {keys} }}\n");
+    let (_folder, path) = written(SCHEDULES, &tests);
+    let outcome = run_tests(&path).unwrap_or_else(|error| panic!("{error}")).remove(0);
+    (outcome.differences, outcome.story.join("\n"))
+}
+
+#[test]
+fn slots_of_schedules_are_judged_as_by_a_manager() {
+    let slot = |hour: u32, rest: &str| format!("{{ slot: 2026-01-01T0{hour}:00:00Z, {rest} }}");
+    for (schedule, worker, slots) in [
+        (
+            "skips",
+            "after: 90m",
+            [
+                slot(1, "state: completed"),
+                slot(2, "verdict: skipped, reason: an earlier job runs"),
+                slot(3, "at: 2026-01-01T03:00:00Z, state: running"),
+            ],
+        ),
+        (
+            "replaces",
+            "silent: true",
+            [slot(1, "state: cancelled"), slot(2, "state: cancelled"), slot(3, "state: running")],
+        ),
+        (
+            "beside",
+            "after: 90m",
+            [slot(1, "state: completed"), slot(2, "state: completed"), slot(3, "state: running")],
+        ),
+        (
+            "late",
+            "after: 100m",
+            [
+                slot(1, "state: completed"),
+                slot(2, "verdict: waits"),
+                slot(2, "verdict: missed, reason: deadline, at: 2026-01-01T02:40:00Z"),
+            ],
+        ),
+    ] {
+        let until = if schedule == "late" { "170m" } else { "239m" };
+        let (differences, story) = outcome(&format!(
+            "schedule: {schedule}, until: {until}, workers: {{ a: {{ {worker} }} }}, \
+             expect: {{ slots: [ {} ] }}",
+            slots.join(", ")
+        ));
+        assert!(differences.is_empty(), "{schedule}: {differences:?}\n{story}");
+    }
+    // More slots than a manager keeps.
+    let slots: Vec<String> =
+        (1..=50).map(|minute| format!("{{ slot: 2026-01-01T00:{minute:02}:00Z }}")).collect();
+    let slots = slots.join(", ");
+    let keys = format!("schedule: often, until: 50m, expect: {{ slots: [ {slots} ] }}");
+    assert_eq!(outcome(&keys).0, [] as [String; 0]);
+}
+
+#[test]
+fn what_is_different_about_slots_is_told() {
+    let start = "schedule: beside, now: 2026-01-01T00:30:00Z, until: 2h, expect: ";
+    for (expected, told) in [
+        ("slots: [ ]", "slot 2026-01-01T01:00:00.000Z: not expected, and it started"),
+        (
+            "slots: [ { slot: 2026-01-01T01:00:00Z, state: failed }, \
+             { slot: 2026-01-01T02:00:00Z } ]",
+            "state of its job of slot 2026-01-01T01:00:00.000Z: expected failed, got completed",
+        ),
+        (
+            "slots: [ { slot: 2026-01-01T01:00:00Z, verdict: skipped }, \
+             { slot: 2026-01-01T02:00:00Z } ]",
+            "verdict of slot 2026-01-01T01:00:00.000Z: expected skipped, got started",
+        ),
+        (
+            "slots: [ { slot: 2026-01-01T01:00:00Z }, { slot: 2026-01-01T02:00:00Z }, \
+             { slot: 2026-01-01T03:00:00Z } ]",
+            "slot 2026-01-01T03:00:00.000Z: expected, and no further slot was judged",
+        ),
+        ("inputs: { a: [ ] }", "inputs of step a: expected [], got [{\"n\":1},{\"n\":1}]"),
+    ] {
+        let (differences, _) = outcome(&format!("{start}{{ {expected} }}"));
+        assert!(differences.iter().any(|text| text == told), "{expected}: {differences:?}");
+    }
+    for (keys, told) in [
+        ("schedule: sometimes, until: 1h, expect: { }", "there is no schedule \"sometimes\""),
+        ("schedule: beside, expect: { }", "say with `until`"),
+        ("schedule: beside, until: 1h, message: { }, expect: { }", "message is about one job"),
+        ("schedule: beside, until: 1h, expect: { state: completed }", "expect.state is about one"),
+        (
+            "schedule: beside, until: 1h, \
+             expect: { slots: [ { slot: 2026-01-01T01:00:00Z, verdict: start } ] }",
+            "did you mean \"started\"?",
+        ),
+        ("expect: { slots: [ ] }", "expect.slots is for a test with a `schedule`"),
+        ("now: 2026-01-01, expect: { }", "is not a time with its zone"),
+    ] {
+        let tests = format!("workflows: [order.yaml]\ntests: [ {{ name: t, {keys} }} ]\n");
+        let (_folder, path) = written(SCHEDULES, &tests);
+        let error = run_tests(&path).expect_err(keys).to_string();
+        assert!(error.contains(told), "{keys}: {error}");
+    }
+}
+
+#[test]
 fn the_tests_of_the_examples_pass() {
     passes(&Path::new(ROOT).join("examples/job-application/tests.yaml"), 7);
 }

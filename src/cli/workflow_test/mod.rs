@@ -5,6 +5,7 @@
 //!
 //! - `script`: the format of test files
 //! - `simulator`: jobs, scripted workers, and a clock that jumps from one event to the next
+//! - `slots`: a test of a schedule
 //! - this file: runs the tests of a file, and compares the results with the expectations
 //! - `changes`: the differences between two definitions of a workflow
 //! - `replay`: replays a recorded job under another definition
@@ -13,6 +14,7 @@ mod changes;
 mod replay;
 mod script;
 mod simulator;
+mod slots;
 
 pub use changes::{Change, ChangeKind, diff_definitions};
 pub use replay::differences_under;
@@ -97,14 +99,12 @@ fn run_test(
         test: test.name.clone(),
         problem,
     };
-    let definition = find_definition(definitions, test.workflow.as_deref()).map_err(to_error)?;
-    check_names(&definition, test).map_err(to_error)?;
-    let message = Message::parse(test.message.to_string().as_bytes())
-        .map_err(|error| to_error(format!("message: {error}")))?;
     let mut simulator = Simulator::new(test);
-    let job_id = simulator.create(&definition, message);
-    simulator.run(job_id).map_err(to_error)?;
-    let differences = find_differences(&simulator, job_id, &test.expect);
+    let differences = match &test.schedule {
+        Some(name) => run_schedule(&mut simulator, definitions, name, test),
+        None => run_job(&mut simulator, definitions, test),
+    };
+    let differences = differences.map_err(to_error)?;
     let Millis(took_ms) = Millis::from_duration(simulator.elapsed());
     Ok(TestOutcome {
         name: test.name.clone(),
@@ -113,6 +113,44 @@ fn run_test(
         took_ms,
         story: simulator.story,
     })
+}
+
+/// Runs the job of a test, and returns the differences from what is expected.
+fn run_job(
+    simulator: &mut Simulator<'_>,
+    definitions: &[Arc<Definition>],
+    test: &TestCase,
+) -> Result<Vec<String>, String> {
+    if test.expect.slots.is_some() {
+        return Err("expect.slots is for a test with a `schedule`".to_owned());
+    }
+    let definition = find_definition(definitions, test.workflow.as_deref())?;
+    check_names(&definition, test)?;
+    let message = test.message.as_ref().map_or_else(|| "{}".to_owned(), Value::to_string);
+    let message =
+        Message::parse(message.as_bytes()).map_err(|error| format!("message: {error}"))?;
+    let job_id = simulator.create(&definition, message);
+    simulator.run()?;
+    Ok(find_differences(simulator, job_id, &test.expect))
+}
+
+/// Lets a schedule start jobs, and returns the differences from what is expected.
+fn run_schedule(
+    simulator: &mut Simulator<'_>,
+    definitions: &[Arc<Definition>],
+    name: &str,
+    test: &TestCase,
+) -> Result<Vec<String>, String> {
+    slots::check_test(test)?;
+    let (schedule, definition) = slots::find_schedule(definitions, name)?;
+    check_names(&definition, test)?;
+    simulator.fire(schedule, definition);
+    simulator.run()?;
+    let mut differences = find_input_differences(simulator, &test.expect);
+    if let Some(expected) = &test.expect.slots {
+        differences.extend(slots::find_differences(simulator, expected));
+    }
+    Ok(differences)
 }
 
 /// Finds the definition with a full name. The name may be `None` if there is only one definition.
@@ -203,14 +241,6 @@ fn find_differences(simulator: &Simulator, job_id: JobId, expect: &Expectation) 
         let actual = step_value(job, &|job, index| job.step(index).attempt.into(), name);
         compare(format!("attempts of step {name}"), (*attempts).into(), actual);
     }
-    for (name, inputs) in &expect.inputs {
-        let mut actual: Vec<Value> = simulator.inputs(name).iter().map(to_json).collect();
-        let mut expected = inputs.clone();
-        // The order of inputs is not compared.
-        actual.sort_by_key(Value::to_string);
-        expected.sort_by_key(Value::to_string);
-        compare(format!("inputs of step {name}"), expected.into(), actual.into());
-    }
     if let Some(reason) = &expect.reason {
         let actual = job.reason().map_or("", |reason| reason);
         if !actual.contains(reason.as_str()) {
@@ -225,6 +255,23 @@ fn find_differences(simulator: &Simulator, job_id: JobId, expect: &Expectation) 
             expected_time.to_string().into(),
             Millis::from_duration(simulator.elapsed()).to_string().into(),
         );
+    }
+    differences.extend(find_input_differences(simulator, expect));
+    differences
+}
+
+/// Compares the inputs that workers received. Their order is not compared.
+fn find_input_differences(simulator: &Simulator<'_>, expect: &Expectation) -> Vec<String> {
+    let mut differences = Vec::new();
+    for (name, inputs) in &expect.inputs {
+        let mut actual: Vec<Value> = simulator.inputs(name).iter().map(to_json).collect();
+        let mut expected = inputs.clone();
+        actual.sort_by_key(Value::to_string);
+        expected.sort_by_key(Value::to_string);
+        if actual != expected {
+            let (expected, actual) = (Value::from(expected), Value::from(actual));
+            differences.push(format!("inputs of step {name}: expected {expected}, got {actual}"));
+        }
     }
     differences
 }

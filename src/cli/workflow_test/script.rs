@@ -1,6 +1,7 @@
 //! The format of test files, which docs/how-to/test-workflows.md describes for users.
 
-use engine::{Message, Millis};
+use base::times::parse_rfc3339;
+use engine::{Message, Millis, Timestamp};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -26,9 +27,12 @@ pub(super) struct TestCase {
     pub(super) name: String,
     /// The workflow's full name. It may be omitted if there is only one workflow.
     pub(super) workflow: Option<String>,
+    /// The full name of a schedule. The test is about its slots and their jobs.
+    pub(super) schedule: Option<String>,
+    /// When the test begins, in virtual time.
+    pub(super) now: Option<ScriptTime>,
     /// The message with which the job is created. By default an empty object.
-    #[serde(default = "empty_object")]
-    pub(super) message: Value,
+    pub(super) message: Option<Value>,
     /// What the worker of a step does, or the person for an external step. The key is the name of a
     /// step in the workflow or a task. Workers without a script reply with their input. External
     /// steps without a script wait.
@@ -41,10 +45,6 @@ pub(super) struct TestCase {
     /// the test stops after the last event.
     pub(super) until: Option<ScriptDuration>,
     pub(super) expect: Expectation,
-}
-
-fn empty_object() -> Value {
-    Value::Object(serde_json::Map::new())
 }
 
 /// One action, or a list of actions. The first one that applies is used.
@@ -179,6 +179,39 @@ pub(super) struct Expectation {
     /// The virtual time from the creation of the job to the last change of it or of a child job, or
     /// to `until`.
     pub(super) took: Option<ScriptDuration>,
+    /// What becomes of all slots of the schedule, in order.
+    pub(super) slots: Option<Vec<ExpectedSlot>>,
+}
+
+/// What is expected of a slot.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExpectedSlot {
+    pub(super) slot: ScriptTime,
+    /// How it is judged; started by default.
+    pub(super) verdict: Option<String>,
+    /// When it is judged, and its job starts.
+    pub(super) at: Option<ScriptTime>,
+    /// The state of its job when the test stops.
+    pub(super) state: Option<String>,
+    /// A part of the reason of the judgement.
+    pub(super) reason: Option<String>,
+}
+
+/// A time such as `2026-03-29T02:30:00+01:00`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ScriptTime(pub(super) Timestamp);
+
+impl<'de> Deserialize<'de> for ScriptTime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ScriptTime, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_rfc3339(&text).map(ScriptTime).ok_or_else(|| {
+            D::Error::custom(format!(
+                "{text:?} is not a time with its zone; write for example 2026-01-31T12:00:00Z, or \
+                 2026-01-31T13:00:00+01:00"
+            ))
+        })
+    }
 }
 
 /// A duration such as `500ms`, `30s`, `5m`, `2h`, `3d`.

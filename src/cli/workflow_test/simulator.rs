@@ -2,10 +2,12 @@
 //! the script of the test, and the virtual clock jumps from one scheduled event to the next.
 
 use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript, to_json};
+use base::times::format_rfc3339;
+use engine::schedule::{Judgement, Ledger};
 use engine::{
     Admission, ClaimState, Context, Decision, Definition, Demand, Effect, Entry, FanOutEntry, Gate,
     Input, Job, JobEntry, JobId, Limits, Message, Millis, Operation, OperationError, Origin,
-    ParentItem, Reply, Sender, StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
+    ParentItem, Reply, Schedule, Sender, StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -13,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The virtual time at which every test begins: 2026-01-01T00:00:00Z.
+mod slots;
+
+/// The virtual time at which a test begins that names none: 2026-01-01T00:00:00Z.
 const START: Timestamp = Timestamp(1_767_225_600_000_000_000);
 
 /// The maximum number of events. A test with more is considered an endless loop.
@@ -38,8 +42,21 @@ enum ScheduledEvent {
     User(UserAction),
     /// Somebody may be admitted by a limit.
     Gate,
+    /// Slots of the schedule are due at this time.
+    Slots(Timestamp),
     /// The timer of a job is due at this time. It is ignored if the job has another timer by then.
     Timer(JobId, Timestamp),
+}
+
+/// The schedule of a test, and what became of its slots.
+struct Firing {
+    schedule: Arc<Schedule>,
+    definition: Arc<Definition>,
+    ledger: Ledger,
+    /// How all slots were judged, in order.
+    judgements: Vec<Judgement>,
+    /// The time of the scheduled event at which slots are judged next; `None`: there is none.
+    due: Option<Timestamp>,
 }
 
 /// A simulation of one test.
@@ -47,6 +64,10 @@ pub(super) struct Simulator<'t> {
     test: &'t TestCase,
     /// The job under test and its child jobs, including those that have ended.
     jobs: HashMap<JobId, Job>,
+    /// The schedule that starts jobs; `None`: the test is about one job.
+    firing: Option<Firing>,
+    /// The virtual time at which the test begins.
+    start: Timestamp,
     /// The virtual time.
     now: Timestamp,
     /// When a job was last changed. Once the test has stopped because of `until`, that time.
@@ -71,11 +92,14 @@ pub(super) struct Simulator<'t> {
 
 impl<'t> Simulator<'t> {
     pub(super) fn new(test: &'t TestCase) -> Simulator<'t> {
+        let start = test.now.map_or(START, |now| now.0);
         Simulator {
             test,
             jobs: HashMap::new(),
-            now: START,
-            last_change: START,
+            firing: None,
+            start,
+            now: start,
+            last_change: start,
             scheduled: BTreeMap::new(),
             scheduled_count: 0,
             effects: VecDeque::new(),
@@ -99,7 +123,7 @@ impl<'t> Simulator<'t> {
     /// Returns the virtual time from the creation of the job under test to the last change of any
     /// job, or to `until`.
     pub(super) fn elapsed(&self) -> Duration {
-        START.duration_until(self.last_change)
+        self.start.duration_until(self.last_change)
     }
 
     /// Creates the job under test, and schedules what users do. Returns the id of the job.
@@ -118,9 +142,9 @@ impl<'t> Simulator<'t> {
     /// # Errors
     ///
     /// Returns an error if an operation of a user is refused, or if there are too many events.
-    pub(super) fn run(&mut self, id: JobId) -> Result<(), String> {
+    pub(super) fn run(&mut self) -> Result<(), String> {
         let stop_time = self.test.until.map_or(Timestamp(i64::MAX), |duration| {
-            Timestamp(START.0.saturating_add(to_nanoseconds(duration.0)))
+            Timestamp(self.start.0.saturating_add(to_nanoseconds(duration.0)))
         });
         for _ in 0..EVENTS_MAX {
             self.run_effects();
@@ -134,15 +158,17 @@ impl<'t> Simulator<'t> {
             };
             let ((time, _), event) = next_event.remove_entry();
             self.now = time;
-            self.handle_event(id, event)?;
+            self.handle_event(event)?;
+            self.run_effects();
+            self.judge_waiting();
         }
         Err(format!(
             "it goes on after {EVENTS_MAX} events: does a step repeat for ever? Set `until`"
         ))
     }
 
-    /// Handles a due event. `id` is the job under test, on which users operate.
-    fn handle_event(&mut self, id: JobId, event: ScheduledEvent) -> Result<(), String> {
+    /// Handles a due event.
+    fn handle_event(&mut self, event: ScheduledEvent) -> Result<(), String> {
         match event {
             ScheduledEvent::Start { job, step, attempt, input, action } => {
                 self.start_work(job, step, attempt, &input, &action);
@@ -177,7 +203,9 @@ impl<'t> Simulator<'t> {
                 }
             }
             ScheduledEvent::Gate => self.advance_gate(),
+            ScheduledEvent::Slots(due) => self.judge_due(due),
             ScheduledEvent::User(action) => {
+                let id = JOB_ID;
                 let operation = parse_operation(&action)?;
                 if let Some(objection) = self.check_operation(id, &operation) {
                     return Err(format!("users, at {}: {}", action.delay, objection.message()));
@@ -392,7 +420,7 @@ impl<'t> Simulator<'t> {
     /// Adds a line to the story, with the virtual time.
     fn add_line(&mut self, text: String) {
         if self.story.len() < STORY_LINES_MAX {
-            let elapsed = Millis::from_duration(START.duration_until(self.now));
+            let elapsed = Millis::from_duration(self.start.duration_until(self.now));
             self.story.push(format!("{elapsed:>12}  {text}"));
         }
     }
@@ -409,6 +437,8 @@ impl<'t> Simulator<'t> {
         };
         let subject = if id == JOB_ID {
             "job".to_owned()
+        } else if let Some(slot) = &job.origin().slot {
+            format!("job of slot {}", format_rfc3339(slot.slot))
         } else {
             format!("child job of item {}", job.origin().parent.map_or(0, |parent| parent.index))
         };
