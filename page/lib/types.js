@@ -52,6 +52,7 @@
  * @property {string} [ended]
  * @property {string} [deadline]
  * @property {string} [startsAt]
+ * @property {{ since: string, limits: { limit: string, key?: string }[] }} [waitsFor] the place of a limit without which it does not begin
  * @property {string} [schedule] the full name of what started it, for this slot
  * @property {string} [slot]
  * @property {{ job: string, root: string, item: number, step?: string }} [parent]

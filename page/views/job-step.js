@@ -98,7 +98,7 @@ export class StepPanel {
       </header>
       <p class="step-line quiet">${stepLine(step, own, now, detail)}</p>
       ${step.reason ? html`<div class="reason-box ${step.state === 'failed' ? 'failed' : 'warn'}">${icon(step.state === 'failed' ? 'failed' : 'alert')}<div><p class="reason">${shown(step.reason)}</p>${step.retryAt && step.state === 'running' ? html`<p class="quiet">The next attempt is due ${ago(millis(step.retryAt), now)}.</p>` : nothing}</div></div>` : nothing}
-      ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits ${step.waitsFor.limits.length ? html`for a place of ${step.waitsFor.limits.map((one, n) => html`${n > 0 ? ', ' : ''}limit ${shown(one.limit)}${one.key !== undefined ? html` for ${shown(one.key)}` : nothing}`)}` : 'because its queue or its workflow is paused, or was until now'}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
+      ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits ${step.waitsFor.limits.length ? html`for ${placeOf(step.waitsFor)}` : 'because its queue or its workflow is paused, or was until now'}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
       ${step.warning ? html`<div class="reason-box warn">${icon('alert')}<p class="reason">${shown(step.warning)}</p></div>` : nothing}
       ${step.message && step.state === 'running' ? html`<p class="progress-text">${typeof step.progress === 'number' ? html`<b>${Math.round(step.progress <= 1 ? step.progress * 100 : step.progress)} %</b> ` : nothing}${shown(step.message)}</p>` : nothing}
       ${step.children ? this.#children(step, job) : nothing}
@@ -208,6 +208,7 @@ export class StepPanel {
         <div><dt>created</dt><dd>${moment(job.created)}</dd></div>
         ${job.ended ? html`<div><dt>ended</dt><dd>${moment(job.ended)}</dd></div>` : job.deadline ? html`<div><dt>fails when not done</dt><dd>${moment(job.deadline)}</dd></div>` : nothing}
         ${job.startsAt ? html`<div><dt>starts at</dt><dd>${moment(job.startsAt)}</dd></div>` : nothing}
+        ${job.waitsFor ? html`<div><dt>waits for</dt><dd>${placeOf(job.waitsFor)}, since ${moment(job.waitsFor.since)}</dd></div>` : nothing}
         ${job.schedule ? html`<div><dt>schedule</dt><dd><a href=${link(['schedules'], { schedule: job.schedule })}>${shown(job.schedule)}</a></dd></div>` : nothing}
         ${job.slot ? html`<div><dt>slot</dt><dd>${moment(job.slot)}</dd></div>` : nothing}
         ${job.parent ? html`<div><dt>part of</dt><dd><a href=${link(['job', job.parent.job])}>job ${shortId(job.parent.job)}</a>, item ${count(job.parent.item)}</dd></div>` : nothing}
@@ -215,6 +216,14 @@ export class StepPanel {
       </dl>
     </section>`;
   }
+}
+
+/**
+ * The place that a step or a job waits for: of which limit, and whose it is.
+ * @param {{ limits: { limit: string, key?: string }[] }} claim
+ */
+export function placeOf({ limits }) {
+  return html`a place of ${limits.map((one, n) => html`${n > 0 ? ', ' : ''}limit ${shown(one.limit)}${one.key !== undefined ? html` for ${shown(one.key)}` : nothing}`)}`;
 }
 
 /**

@@ -18,7 +18,7 @@ import { openCompare } from './compare.js';
 import { GraphPanel } from './job-graph.js';
 import { erase, operate, OPERATIONS, stepsOf } from './job-operations.js';
 import { Record } from './job-record.js';
-import { StepPanel } from './job-step.js';
+import { placeOf, StepPanel } from './job-step.js';
 import { TimePanel } from './job-time.js';
 import { whyText } from './why.js';
 
@@ -295,7 +295,7 @@ class JobView {
     return html`<header class="job-head">
       <div class="job-name">
         <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a>${job.parent ? html`<span class="quiet">/</span><a href=${link(['job', job.parent.job])}>${shortId(job.parent.job)}</a><span class="quiet">/</span><span>${shown(job.task ?? 'task')} ${count(job.parent.item)}</span>` : nothing}</nav>
-        <div class="job-title"><h1><code>${shown(shortId(job.uuid))}</code></h1><button class="tool tiny" aria-label="Copy the id" title="Copy ${job.uuid}" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button>${badge(job.state)}<span class="job-when">${job.startsAt && !ended ? html`<span class="quiet">starts at</span> ${moment(job.startsAt)}` : html`${moment(job.created, { relative: ended })} <span class="quiet">· ${ended ? 'took' : 'for'}</span> <b>${span(to - from)}</b>`}${job.schedule ? html` <span class="quiet">· by</span> <a href=${link(['schedules'], { schedule: job.schedule })} title=${plain(`Slot ${job.slot ?? ''} of schedule ${job.schedule}`)}>${shown(job.schedule)}</a>` : nothing}</span></div>
+        <div class="job-title"><h1><code>${shown(shortId(job.uuid))}</code></h1><button class="tool tiny" aria-label="Copy the id" title="Copy ${job.uuid}" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button>${badge(job.state)}<span class="job-when">${job.startsAt && !ended ? html`<span class="quiet">starts at</span> ${moment(job.startsAt)}` : html`${moment(job.created, { relative: ended })} <span class="quiet">· ${ended ? 'took' : 'for'}</span> <b>${span(to - from)}</b>`}${job.waitsFor ? html` <span class="quiet">· waits for</span> ${placeOf(job.waitsFor)}` : nothing}${job.schedule ? html` <span class="quiet">· by</span> <a href=${link(['schedules'], { schedule: job.schedule })} title=${plain(`Slot ${job.slot ?? ''} of schedule ${job.schedule}`)}>${shown(job.schedule)}</a>` : nothing}</span></div>
       </div>
       <div class="job-actions">${operations.map((operation) => html`<button class="button ${operation.name === 'retry' || operation.name === 'resume' ? 'primary' : ''}" ?disabled=${past} @click=${() => operate(job, operation, this.#done)}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}
         <div class="menu"><button class="button icon-only" aria-label="More" aria-haspopup="menu" aria-expanded=${this.#menu ? 'true' : 'false'} @click=${() => { this.#menu = !this.#menu; redraw(); }}>${icon('more')}</button>${this.#menu ? this.#more(job, past, ended) : nothing}</div>

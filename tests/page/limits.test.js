@@ -41,6 +41,26 @@ test('each limit and key is told with who holds it and who waits', async () => {
   });
 });
 
+test('a job says for which place it waits before it begins', async () => {
+  const first = await manager.create('exports', { tenant: '<i>t1</i>' });
+  const second = await manager.create('exports', { tenant: '<i>t1</i>' });
+  await manager.reaches(first, 'write', 'running');
+  await on(browser, manager, async ({ page, go }) => {
+    await go(`#/job/${second}?step=__start__`);
+    await page.waitForFunction(() => /waits for a place of limit export for <i>t1<\/i>/.test(document.querySelector('.job-when')?.textContent ?? ''));
+    const fact = page.locator('.step-panel .facts > div', { hasText: 'waits for' });
+    assert.match(await fact.innerText(), /a place of limit export for <i>t1<\/i>, since /);
+    assert.deepEqual(await axe(page), []);
+    if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/job-waits.png` });
+    await page.setViewportSize({ width: 390, height: 844 });
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390);
+    if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/job-waits-390.png` });
+    await page.setViewportSize({ width: 1440, height: 844 });
+    await manager.complete(first, 'write');
+    await page.waitForFunction(() => !/waits for/.test(document.querySelector('main')?.textContent ?? 'waits for'));
+  });
+});
+
 for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
   for (const width of [390, 1440]) {
     test(`the limits fit in ${width} pixels, and axe finds nothing, ${colorScheme}`, async () => {
