@@ -7,7 +7,7 @@
 use super::expression::Expression;
 use super::id::StepIndex;
 use super::job_limit::JobLimit;
-use super::limit::LimitDefinition;
+use super::limit::{ClaimedPlace, LimitDefinition};
 use super::queue_declaration::QueueDeclaration;
 use super::schedule::Schedule;
 use super::time::Millis;
@@ -169,6 +169,8 @@ pub struct Graph {
     dependents: Vec<Vec<StepIndex>>,
     /// The steps without dependents.
     last_steps: Vec<StepIndex>,
+    /// For each step, the places of its limits without keys, which all its claims share.
+    keyless_places: Vec<Arc<[ClaimedPlace]>>,
 }
 
 impl Graph {
@@ -188,7 +190,11 @@ impl Graph {
             .filter(|position| dependents[*position].is_empty())
             .map(|position| StepIndex(u16::try_from(position).unwrap_or(u16::MAX)))
             .collect();
-        Graph { name, fan_out, steps, dependents, last_steps }
+        let keyless =
+            |limit: &Arc<str>| ClaimedPlace { limit: limit.clone(), key: None, fair: None };
+        let keyless_places =
+            steps.iter().map(|step| step.limits.iter().map(keyless).collect()).collect();
+        Graph { name, fan_out, steps, dependents, last_steps, keyless_places }
     }
 
     /// Returns the step at `index`.
@@ -216,6 +222,24 @@ impl Graph {
     /// Returns the indices of all steps.
     pub fn indices(&self) -> impl Iterator<Item = StepIndex> + use<> {
         (0..u16::try_from(self.steps.len()).unwrap_or(u16::MAX)).map(StepIndex)
+    }
+
+    /// Returns places that the step at `index` claims, without a copy of what claims can share.
+    pub(super) fn share_places(
+        &self,
+        index: StepIndex,
+        places: &[ClaimedPlace],
+    ) -> Arc<[ClaimedPlace]> {
+        let keyless = &self.keyless_places[index.as_usize()];
+        if **keyless == *places {
+            return keyless.clone();
+        }
+        let names = &self.step(index).limits;
+        let share = |place: &ClaimedPlace| {
+            let name = names.iter().find(|name| **name == place.limit);
+            ClaimedPlace { limit: name.unwrap_or(&place.limit).clone(), ..place.clone() }
+        };
+        places.iter().map(share).collect()
     }
 
     /// Returns the steps that depend on the step at `index`, without duplicates.

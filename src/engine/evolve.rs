@@ -110,11 +110,11 @@ impl Job {
                 self.remove_from_ready(step);
                 let ticket = self.entry_count;
                 self.has_claimed = true;
+                let places = self.graph().share_places(step, places);
                 let run = &mut self.steps[step.as_usize()];
                 run.state = StepState::Running;
                 run.timer = None;
                 let (since, state) = (time, ClaimState::Waiting);
-                let places = places.as_slice().into();
                 run.claim = Some(Box::new(StepClaim { ticket, since, places, state }));
             }
             StepEntry::ResendClaimed => {

@@ -19,14 +19,16 @@
 
 mod class;
 mod place;
+mod sorted;
 mod tables;
 pub mod view;
 
 use super::id::{JobId, StepIndex};
 use super::limit::{Demand, LimitSetting, RateMark};
 use super::time::Timestamp;
-use class::{Class, ClassKey, Rank, SlotKey};
+use class::{Class, ClassIndex, ClassKey, Rank, SlotKey};
 use place::{Limit, Place, Undecided};
+use sorted::{Keyed, SortedSet};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -64,23 +66,41 @@ pub struct Admission {
     pub marks: Vec<RateMark>,
 }
 
-/// What the gate knows of a step.
+/// What the gate knows of a step. There may be as many as steps that wait, so it is small.
 #[derive(Clone, Debug)]
 struct Slot {
+    job: i64,
     id: JobId,
     ticket: u64,
     since: Timestamp,
-    class: usize,
+    class: ClassIndex,
     entrance: EntranceId,
+    step: StepIndex,
     priority: u8,
     holds: bool,
     waits: bool,
 }
 
+/// What a step that waits takes at the gate, in bytes, beside its class and places.
+const _: () = assert!(size_of::<Slot>() + size_of::<Rank>() <= 80);
+
 impl Slot {
     /// Returns the order of the step among those that wait.
-    fn rank(&self, (job, step): SlotKey) -> Rank {
-        Rank { priority: Reverse(self.priority), since: self.since, job, step }
+    fn rank(&self) -> Rank {
+        let Slot { since, job, step, .. } = *self;
+        Rank { priority: Reverse(self.priority), since, job, step }
+    }
+
+    fn class(&self) -> usize {
+        self.class.as_usize()
+    }
+}
+
+impl Keyed for Slot {
+    type Key = SlotKey;
+
+    fn key(&self) -> SlotKey {
+        (self.job, self.step)
     }
 }
 
@@ -95,7 +115,7 @@ pub struct Gate {
     classes: Vec<Option<Class>>,
     free_classes: Vec<usize>,
     class_indices: HashMap<ClassKey, usize>,
-    slots: BTreeMap<SlotKey, Slot>,
+    slots: SortedSet<Slot>,
     /// When places have room again, as far as that is known.
     due: BTreeSet<(Timestamp, usize)>,
     /// The places that may have room for a parked class.
@@ -105,8 +125,8 @@ pub struct Gate {
     /// The places of the first impatient class, where one is reserved for it.
     reserved: Vec<usize>,
     paused_entrances: BTreeSet<EntranceId>,
-    /// The classes of the steps whose admissions are undecided.
-    undecided: BTreeMap<SlotKey, usize>,
+    /// The classes of the steps whose admissions are undecided, and since when they are.
+    undecided: BTreeMap<SlotKey, (usize, Timestamp)>,
     /// What was undecided at places until the job of it told the gate.
     decided: Vec<(usize, Undecided)>,
 }
@@ -140,14 +160,13 @@ impl Gate {
         let changed: BTreeSet<EntranceId> =
             before.symmetric_difference(&self.paused_entrances).copied().collect();
         let is_concerned = |slot: &Slot| slot.waits && changed.contains(&slot.entrance);
-        let slots = self.slots.iter().filter(|(_, slot)| is_concerned(slot));
-        let concerned: Vec<(SlotKey, Slot)> =
-            slots.map(|(key, slot)| (*key, slot.clone())).collect();
-        for (key, slot) in concerned {
+        let slots = self.slots.iter().filter(|slot| is_concerned(slot));
+        let concerned: Vec<Slot> = slots.cloned().collect();
+        for slot in concerned {
             if self.is_in_line(&slot) {
-                self.enqueue(slot.class, slot.rank(key));
+                self.enqueue(slot.class(), slot.rank());
             } else {
-                self.dequeue(slot.class, slot.rank(key));
+                self.dequeue(slot.class(), slot.rank());
             }
         }
     }
@@ -199,7 +218,7 @@ impl Gate {
         let key = (job, step);
         let Some(demand) = demand else { return self.release(key) };
         let ticket = demand.claim.ticket;
-        if let Some(slot) = self.slots.get(&key) {
+        if let Some(slot) = self.slots.get(key) {
             if ticket < slot.ticket {
                 return;
             }
@@ -214,7 +233,7 @@ impl Gate {
         }
         self.note_decided(key);
         // A place that the step keeps is not free for others in between.
-        let previous = self.slots.remove(&key);
+        let previous = self.slots.remove(key);
         let empty: Arc<str> = Arc::default();
         let mut places: Vec<(usize, Option<Arc<str>>)> = demand
             .claim
@@ -235,21 +254,20 @@ impl Gate {
         if demand.holds() {
             self.change_held(class, 1);
         }
-        self.slots.insert(
-            key,
-            Slot {
-                id,
-                ticket,
-                since: demand.claim.since,
-                class,
-                entrance,
-                priority: demand.priority,
-                holds: demand.holds(),
-                waits: false,
-            },
-        );
+        self.slots.insert(Slot {
+            job,
+            id,
+            ticket,
+            since: demand.claim.since,
+            class: ClassIndex::new(class),
+            entrance,
+            step,
+            priority: demand.priority,
+            holds: demand.holds(),
+            waits: false,
+        });
         if let Some(previous) = previous {
-            self.drop_slot(key, &previous);
+            self.drop_slot(&previous);
         }
         if demand.waits() {
             self.enqueue_again(key, demand.holds());
@@ -258,8 +276,9 @@ impl Gate {
 
     /// Releases everything that the steps of a job hold and wait for: the job was deleted.
     pub fn forget(&mut self, job: i64) {
-        let steps = (job, StepIndex(0))..=(job, StepIndex(u16::MAX));
-        let keys: Vec<SlotKey> = self.slots.range(steps).map(|(key, _)| *key).collect();
+        let slots = self.slots.iter_from((job, StepIndex(0)));
+        let of_job = slots.take_while(|slot| slot.job == job);
+        let keys: Vec<SlotKey> = of_job.map(Keyed::key).collect();
         keys.into_iter().for_each(|key| self.release(key));
     }
 
@@ -419,21 +438,16 @@ impl Gate {
             }
             let limit = &self.limits[place.limit];
             if let Some(rate) = limit.setting.rate {
-                place.arrival =
-                    Timestamp(place.arrival.max(now).0.saturating_add(rate.interval_ns()));
-                marks.push(RateMark {
-                    limit: limit.name.clone(),
-                    key: place.key.clone(),
-                    time: place.arrival,
-                });
-                place.undecided.insert(Undecided { since: now, key, arrival: place.arrival });
+                let time = place.count_message(&rate, now, key);
+                let (limit, key) = (limit.name.clone(), place.key.clone());
+                marks.push(RateMark { limit, key, time });
             }
         }
         if !marks.is_empty() {
-            self.undecided.insert(key, class);
+            self.undecided.insert(key, (class, now));
             self.class_mut(class).members += 1;
         }
-        let slot = self.slots.get_mut(&key)?;
+        let slot = self.slots.get_mut(key)?;
         slot.waits = false;
         let admission =
             Admission { job: key.0, id: slot.id, step: key.1, ticket: slot.ticket, marks };
@@ -446,10 +460,10 @@ impl Gate {
 
     /// Notes that the job of a step has told the gate what it wants since it was admitted.
     fn note_decided(&mut self, key: SlotKey) {
-        let Some(class) = self.undecided.remove(&key) else { return };
+        let Some((class, since)) = self.undecided.remove(&key) else { return };
         let places: Vec<usize> = self.class(class).place_indices().collect();
         for index in places {
-            if let Some(undecided) = self.place_mut(index).take_undecided(key) {
+            if let Some(undecided) = self.place_mut(index).take_undecided(since, key) {
                 self.decided.push((index, undecided));
                 self.dirty.insert(index);
             }
@@ -460,14 +474,14 @@ impl Gate {
     /// Makes a known step wait. `is_resend`: it keeps the places that it holds, and only the rates
     /// must allow it.
     fn enqueue_again(&mut self, key: SlotKey, is_resend: bool) {
-        let Some(slot) = self.slots.get(&key) else { return };
-        let (old_class, rank) = (slot.class, slot.rank(key));
+        let Some(slot) = self.slots.get(key) else { return };
+        let (old_class, rank) = (slot.class(), slot.rank());
         let mut class_key = self.class(old_class).key.clone();
         class_key.is_resend = is_resend;
         let class = self.class_index(class_key);
         self.class_mut(class).members += 1;
-        let Some(slot) = self.slots.get_mut(&key) else { return };
-        (slot.class, slot.waits) = (class, true);
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        (slot.class, slot.waits) = (ClassIndex::new(class), true);
         let slot = slot.clone();
         self.drop_member(old_class);
         if self.is_in_line(&slot) {
@@ -495,7 +509,7 @@ impl Gate {
 
     /// Takes a step out of the queue of its class, if it is there.
     fn dequeue(&mut self, class: usize, rank: Rank) {
-        if !self.class_mut(class).queue.remove(&rank) {
+        if self.class_mut(class).queue.remove(rank).is_none() {
             return;
         }
         let places: Vec<usize> = self.class(class).place_indices().collect();
@@ -512,16 +526,16 @@ impl Gate {
     /// Removes a step, and releases what it holds.
     fn release(&mut self, key: SlotKey) {
         self.note_decided(key);
-        if let Some(slot) = self.slots.remove(&key) {
-            self.drop_slot(key, &slot);
+        if let Some(slot) = self.slots.remove(key) {
+            self.drop_slot(&slot);
         }
     }
 
     /// Releases what a slot that was removed holds and waits for.
-    fn drop_slot(&mut self, key: SlotKey, slot: &Slot) {
-        let class = slot.class;
+    fn drop_slot(&mut self, slot: &Slot) {
+        let class = slot.class();
         if slot.waits {
-            self.dequeue(class, slot.rank(key));
+            self.dequeue(class, slot.rank());
         }
         if slot.holds {
             self.change_held(class, -1);

@@ -1,9 +1,9 @@
 //! The classes of the gate: the steps that claim the same places, in their order.
 
+use super::sorted::{Keyed, SortedSet};
 use crate::id::StepIndex;
 use crate::time::Timestamp;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What tells a class from others: its places, each with the value of `fair`.
@@ -17,6 +17,20 @@ pub(super) struct ClassKey {
 /// A step: the number of its job, and the step.
 pub(super) type SlotKey = (i64, StepIndex);
 
+/// The index of a class, as the steps of the class have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClassIndex(u32);
+
+impl ClassIndex {
+    pub(super) fn new(index: usize) -> ClassIndex {
+        ClassIndex(u32::try_from(index).expect("there are fewer classes than jobs"))
+    }
+
+    pub(super) fn as_usize(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The order of steps: a higher priority first, then who began to wait first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
@@ -24,6 +38,14 @@ pub(super) struct Rank {
     pub(super) since: Timestamp,
     pub(super) job: i64,
     pub(super) step: StepIndex,
+}
+
+impl Keyed for Rank {
+    type Key = Rank;
+
+    fn key(&self) -> Rank {
+        *self
+    }
 }
 
 /// A class that is parked at a place. Its order there: first who holds the place already and only
@@ -42,7 +64,7 @@ pub(super) struct Park {
 pub(super) struct Class {
     pub(super) key: ClassKey,
     /// The steps that wait.
-    pub(super) queue: BTreeSet<Rank>,
+    pub(super) queue: SortedSet<Rank>,
     /// How many steps have it as their class.
     pub(super) members: usize,
     /// The place where it is parked, and how; `None`: nobody waits in it.

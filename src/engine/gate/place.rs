@@ -3,7 +3,7 @@
 use super::class::{Park, SlotKey};
 use crate::limit::{LimitSetting, Rate};
 use crate::time::Timestamp;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// From this number on, the turns of values that nobody uses are forgotten.
@@ -31,8 +31,9 @@ pub(super) struct Place {
     /// How many steps claim it and wait, whatever for.
     pub(super) waiting: usize,
     pub(super) parked: BTreeSet<Park>,
-    /// Whom its rate has admitted, as long as that is undecided.
-    pub(super) undecided: BTreeSet<Undecided>,
+    /// Whom its rate has admitted, as long as that is undecided: since when, and the theoretical
+    /// arrival time after it.
+    undecided: BTreeMap<(Timestamp, SlotKey), Timestamp>,
     /// How many classes have it.
     pub(super) classes: usize,
     /// The turn of each value of `fair`. Values whose turn has passed are left out.
@@ -43,14 +44,13 @@ pub(super) struct Place {
     sweep_at: usize,
 }
 
-/// An admission that is undecided.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// An admission that was undecided.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Undecided {
     /// When the step was admitted.
     pub(super) since: Timestamp,
-    pub(super) key: SlotKey,
     /// The theoretical arrival time after it.
-    pub(super) arrival: Timestamp,
+    arrival: Timestamp,
 }
 
 impl Place {
@@ -63,7 +63,7 @@ impl Place {
             held: 0,
             waiting: 0,
             parked: BTreeSet::new(),
-            undecided: BTreeSet::new(),
+            undecided: BTreeMap::new(),
             classes: 0,
             turns: HashMap::new(),
             last_turn: 0,
@@ -77,16 +77,23 @@ impl Place {
         Timestamp(used.saturating_sub(rate.tolerance_ns()))
     }
 
-    /// Returns whether an admission is undecided for longer than `max_ns` nanoseconds.
-    pub(super) fn is_stalled(&self, now: Timestamp, max_ns: i64) -> bool {
-        let first = self.undecided.first();
-        first.is_some_and(|first| now.0.saturating_sub(first.since.0) > max_ns)
+    /// Counts a message that is sent now, and returns the theoretical arrival time after it.
+    pub(super) fn count_message(&mut self, rate: &Rate, now: Timestamp, key: SlotKey) -> Timestamp {
+        self.arrival = Timestamp(self.arrival.max(now).0.saturating_add(rate.interval_ns()));
+        self.undecided.insert((now, key), self.arrival);
+        self.arrival
     }
 
-    /// Takes the admission of a step that is not undecided any more.
-    pub(super) fn take_undecided(&mut self, key: SlotKey) -> Option<Undecided> {
-        let found = self.undecided.iter().find(|undecided| undecided.key == key).cloned()?;
-        self.undecided.take(&found)
+    /// Returns whether an admission is undecided for longer than `max_ns` nanoseconds.
+    pub(super) fn is_stalled(&self, now: Timestamp, max_ns: i64) -> bool {
+        let first = self.undecided.first_key_value();
+        first.is_some_and(|((since, _), _)| now.0.saturating_sub(since.0) > max_ns)
+    }
+
+    /// Takes the admission of a step that is not undecided any more. `since`: when it was admitted.
+    pub(super) fn take_undecided(&mut self, since: Timestamp, key: SlotKey) -> Option<Undecided> {
+        let arrival = self.undecided.remove(&(since, key))?;
+        Some(Undecided { since, arrival })
     }
 
     /// Delays the theoretical arrival time by as much as a message was sent later than `max_ns`

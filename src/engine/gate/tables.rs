@@ -4,6 +4,7 @@
 use super::Gate;
 use super::class::{Class, ClassKey, Park};
 use super::place::{Limit, Place};
+use super::sorted::SortedSet;
 use crate::limit::LimitSetting;
 use crate::time::Timestamp;
 use std::cmp::Reverse;
@@ -84,7 +85,7 @@ impl Gate {
         }
         let class = Class {
             key: key.clone(),
-            queue: BTreeSet::new(),
+            queue: SortedSet::default(),
             members: 0,
             parked: None,
             turns_away: 0,

@@ -129,17 +129,16 @@ impl Gate {
 
     /// Returns for the place of which limit a step waits; `None`: for none.
     pub fn view_wait(&self, job: i64, step: StepIndex, now: Timestamp) -> Option<WaitView> {
-        let slot = self.slots.get(&(job, step)).filter(|slot| self.is_in_line(slot))?;
-        let class = self.class(slot.class);
+        let slot = self.slots.get((job, step)).filter(|slot| self.is_in_line(slot))?;
+        let class = self.class(slot.class());
         let (index, _) = class.parked.as_ref()?;
         let place = self.view_place(*index, now)?;
         let limit = &self.limits[self.places[*index].as_ref()?.limit];
-        let rank = slot.rank((job, step));
         Some(WaitView {
             limit: limit.name.clone(),
             key: place.key,
             setting: limit.setting,
-            before: class.queue.range(..rank).count(),
+            before: class.queue.count_before(slot.rank()),
             held: place.held,
             next: place.next,
         })
@@ -147,7 +146,7 @@ impl Gate {
 
     /// Returns whether a step or a job holds its places.
     pub fn holds(&self, job: i64, step: StepIndex) -> bool {
-        self.slots.get(&(job, step)).is_some_and(|slot| slot.holds)
+        self.slots.get((job, step)).is_some_and(|slot| slot.holds)
     }
 
     /// Returns how many hold a place. `limit`: its full name. `key`: empty if it has none.
@@ -160,8 +159,8 @@ impl Gate {
     pub fn find_holder(&self, limit: &str, key: &str) -> Option<JobId> {
         let place = self.find_place(limit, key)?;
         let claims =
-            |slot: &Slot| self.class(slot.class).place_indices().any(|index| index == place);
-        self.slots.values().find(|slot| slot.holds && claims(slot)).map(|slot| slot.id)
+            |slot: &Slot| self.class(slot.class()).place_indices().any(|index| index == place);
+        self.slots.iter().find(|slot| slot.holds && claims(slot)).map(|slot| slot.id)
     }
 
     fn find_place(&self, limit: &str, key: &str) -> Option<usize> {

@@ -27,12 +27,22 @@ pub(super) struct GateKeeper {
     settings: HashMap<Arc<str>, LimitSetting>,
     /// What operators have changed.
     controls: BTreeMap<ControlKey, Control>,
-    /// The entrances that were used.
-    entrances: HashMap<Entrance, EntranceId>,
+    /// By virtual host, what was used of it.
+    vhosts: HashMap<String, VhostNames>,
+    /// The entrances that were used. Their positions, counted from 1, are their ids.
+    entrances: Vec<Entrance>,
+}
+
+/// What was used of a virtual host, so that names are not built anew for each demand.
+#[derive(Default)]
+struct VhostNames {
+    /// The full names of limits, by their names.
+    limits: HashMap<Arc<str>, Arc<str>>,
+    /// By the name of the workflow, then by the queue.
+    entrances: HashMap<String, HashMap<Option<Address>, EntranceId>>,
 }
 
 /// What the steps of a workflow with one queue share, so that both can be paused.
-#[derive(PartialEq, Eq, Hash)]
 struct Entrance {
     /// The full name of the workflow.
     workflow: String,
@@ -65,7 +75,8 @@ impl GateKeeper {
             marks,
             settings: HashMap::new(),
             controls: controls.into_iter().map(|control| (control.key.clone(), control)).collect(),
-            entrances: HashMap::new(),
+            vhosts: HashMap::new(),
+            entrances: Vec::new(),
         }
     }
 
@@ -78,12 +89,23 @@ impl GateKeeper {
     /// other definitions count only while no loaded definition has them.
     pub(super) fn configure(&mut self, definition: &Definition, is_loaded: bool) {
         for limit in &definition.limits {
-            let name = definition.full_limit_name(&limit.name);
+            let name = self.full_limit_name(definition, &limit.name);
             if is_loaded || !self.settings.contains_key(&name) {
                 self.settings.insert(name.clone(), limit.setting());
                 self.gate.configure(&name, self.controlled(&name, limit.setting()));
             }
         }
+    }
+
+    /// Returns the full name of a limit of a definition.
+    fn full_limit_name(&mut self, definition: &Definition, limit: &Arc<str>) -> Arc<str> {
+        if let Some(name) = self.vhosts.get(&definition.vhost).and_then(|it| it.limits.get(limit)) {
+            return name.clone();
+        }
+        let full_name = definition.full_limit_name(limit);
+        let names = self.vhosts.entry(definition.vhost.clone()).or_default();
+        names.limits.insert(limit.clone(), full_name.clone());
+        full_name
     }
 
     /// Takes what a step wants of the gate; `None`: nothing. `address`: the queue to which the step
@@ -95,23 +117,31 @@ impl GateKeeper {
         address: Option<Address>,
         demand: Option<&Demand>,
     ) {
-        let full_limit_name = |limit: &str| definition.full_limit_name(limit);
-        let Some(demand) = demand else {
-            return self.gate.demand((number, id, step), None, full_limit_name);
+        let entrance = match demand {
+            Some(_) => self.entrance(definition, address),
+            None => EntranceId::default(),
         };
-        let entrance = self.entrance(Entrance { workflow: definition.full_name(), address });
-        self.gate.demand_through(entrance, (number, id, step), Some(demand), full_limit_name);
+        let names = self.vhosts.get(&definition.vhost);
+        let full_limit_name = |limit: &str| {
+            let known = names.and_then(|names| names.limits.get(limit));
+            known.cloned().unwrap_or_else(|| definition.full_limit_name(limit))
+        };
+        self.gate.demand_through(entrance, (number, id, step), demand, full_limit_name);
     }
 
-    /// Returns the id of an entrance, which is paused from the beginning if it is new and what an
-    /// operator has paused.
-    fn entrance(&mut self, entrance: Entrance) -> EntranceId {
-        if let Some(id) = self.entrances.get(&entrance) {
+    /// Returns the id of the entrance of a workflow with this queue, which is paused from the
+    /// beginning if it is new and what an operator has paused.
+    fn entrance(&mut self, definition: &Definition, address: Option<Address>) -> EntranceId {
+        let names = self.vhosts.get(&definition.vhost);
+        let queues = names.and_then(|names| names.entrances.get(&definition.name));
+        if let Some(id) = queues.and_then(|queues| queues.get(&address)) {
             return *id;
         }
-        let number = u32::try_from(self.entrances.len() + 1).unwrap_or(u32::MAX);
-        let id = EntranceId(number);
-        self.entrances.insert(entrance, id);
+        let id = EntranceId(u32::try_from(self.entrances.len() + 1).unwrap_or(u32::MAX));
+        let names = self.vhosts.entry(definition.vhost.clone()).or_default();
+        let queues = names.entrances.entry(definition.name.clone()).or_default();
+        queues.insert(address.clone(), id);
+        self.entrances.push(Entrance { workflow: definition.full_name(), address });
         self.pause_entrances();
         id
     }
@@ -181,8 +211,9 @@ impl GateKeeper {
     fn pause_entrances(&mut self) {
         let is_paused =
             |entrance: &Entrance| self.controls.keys().any(|key| entrance.is_paused_by(key));
-        let paused = self.entrances.iter().filter(|(entrance, _)| is_paused(entrance));
-        self.gate.pause(paused.map(|(_, id)| *id).collect());
+        let ids = (1..).map(EntranceId);
+        let paused = ids.zip(&self.entrances).filter(|(_, entrance)| is_paused(entrance));
+        self.gate.pause(paused.map(|(id, _)| id).collect());
     }
 
     /// Sets what limits allow and which entrances are paused, after a change of the controls.
