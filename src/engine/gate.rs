@@ -18,15 +18,19 @@
 //! for longer than [`UNDECIDED_NS_MAX`], and it counts a later message from when it was sent.
 
 mod class;
+mod door;
+mod lobby;
 mod place;
 mod sorted;
 mod tables;
 pub mod view;
 
 use super::id::{JobId, StepIndex};
-use super::limit::{Demand, LimitSetting, RateMark};
+use super::limit::{ClaimedPlace, Demand, LimitSetting, RateMark};
 use super::time::Timestamp;
+pub use class::EntranceId;
 use class::{Class, ClassIndex, ClassKey, Rank, SlotKey};
+use lobby::{Claimant, Lobby, WantedPlace};
 use place::{Limit, Place, Undecided};
 use sorted::{Keyed, SortedSet};
 use std::cmp::Reverse;
@@ -44,12 +48,6 @@ const UNDECIDED_NS_MAX: i64 = 250_000_000;
 /// The name of the limit of steps that claim no place: it has no setting. No limit of a file has
 /// this name.
 const OPEN_LIMIT: &str = "";
-
-/// Through what steps come to the gate, such as a queue of a workflow: the owner of the gate says
-/// what each is. While an entrance is paused, the steps that wait in it are not in line for places,
-/// and afterwards they are in line where they were. The default is never paused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EntranceId(pub u32);
 
 /// A step is admitted to the places that it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +105,9 @@ impl Keyed for Slot {
 /// The gate of a manager. See the [module](self).
 #[derive(Debug, Default)]
 pub struct Gate {
+    /// How many keys of a limit may be in use at once; `None`: any number of them.
+    keys_max: Option<usize>,
+    lobby: Lobby,
     limits: Vec<Limit>,
     limit_indices: HashMap<Arc<str>, usize>,
     places: Vec<Option<Place>>,
@@ -218,6 +219,12 @@ impl Gate {
         let key = (job, step);
         let Some(demand) = demand else { return self.release(key) };
         let ticket = demand.claim.ticket;
+        if let Some(outsider) = self.lobby.get(key) {
+            if ticket <= outsider.claimant.demand.claim.ticket {
+                return;
+            }
+            self.lobby.remove(key);
+        }
         if let Some(slot) = self.slots.get(key) {
             if ticket < slot.ticket {
                 return;
@@ -234,21 +241,30 @@ impl Gate {
         self.note_decided(key);
         // A place that the step keeps is not free for others in between.
         let previous = self.slots.remove(key);
-        let empty: Arc<str> = Arc::default();
-        let mut places: Vec<(usize, Option<Arc<str>>)> = demand
-            .claim
-            .places
-            .iter()
-            .map(|place| {
-                let limit = self.limit_index(&full_name(&place.limit));
-                let index = self.place_index(limit, place.key.as_ref().unwrap_or(&empty));
-                (index, place.fair.clone())
-            })
-            .collect();
+        let wanted = |place: &ClaimedPlace| WantedPlace {
+            limit: self.limit_index(&full_name(&place.limit)),
+            key: place.key.clone().unwrap_or_default(),
+            fair: place.fair.clone(),
+        };
+        let mut places: Vec<WantedPlace> = demand.claim.places.iter().map(wanted).collect();
         if places.is_empty() {
             let limit = self.limit_index(&OPEN_LIMIT.into());
-            places.push((self.place_index(limit, &empty), None));
+            places.push(WantedPlace { limit, key: Arc::default(), fair: None });
         }
+        let demand = demand.clone();
+        let claimant = Claimant { entrance, job, id, step, demand, places };
+        match self.keep_out(claimant, None) {
+            Some(claimant) => self.add_slot(&claimant, previous),
+            None => previous.iter().for_each(|previous| self.drop_slot(previous)),
+        }
+    }
+
+    /// Adds a step that claims places. `previous`: what was known of it.
+    fn add_slot(&mut self, claimant: &Claimant, previous: Option<Slot>) {
+        let Claimant { entrance, job, id, step, ref demand, ref places } = *claimant;
+        let place =
+            |place: &WantedPlace| (self.place_index(place.limit, &place.key), place.fair.clone());
+        let places = places.iter().map(place).collect();
         let class = self.class_index(ClassKey { places, is_resend: false });
         self.class_mut(class).members += 1;
         if demand.holds() {
@@ -257,7 +273,7 @@ impl Gate {
         self.slots.insert(Slot {
             job,
             id,
-            ticket,
+            ticket: demand.claim.ticket,
             since: demand.claim.since,
             class: ClassIndex::new(class),
             entrance,
@@ -270,7 +286,7 @@ impl Gate {
             self.drop_slot(&previous);
         }
         if demand.waits() {
-            self.enqueue_again(key, demand.holds());
+            self.enqueue_again((job, step), demand.holds());
         }
     }
 
@@ -278,7 +294,7 @@ impl Gate {
     pub fn forget(&mut self, job: i64) {
         let slots = self.slots.iter_from((job, StepIndex(0)));
         let of_job = slots.take_while(|slot| slot.job == job);
-        let keys: Vec<SlotKey> = of_job.map(Keyed::key).collect();
+        let keys: Vec<SlotKey> = of_job.map(Keyed::key).chain(self.lobby.of_job(job)).collect();
         keys.into_iter().for_each(|key| self.release(key));
     }
 
@@ -289,7 +305,7 @@ impl Gate {
 
     /// Returns whether nobody waits and nobody holds a place.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.slots.is_empty() && self.lobby.is_empty()
     }
 
     /// Admits everybody who can be admitted at `now`.
@@ -306,6 +322,7 @@ impl Gate {
                 place.delay_arrival(&undecided, now, UNDECIDED_NS_MAX);
             }
         }
+        self.let_in();
         let mut admissions = Vec::new();
         while let Some(place) = self.dirty.pop_first() {
             self.try_parked(place, now, &mut admissions);
@@ -525,6 +542,7 @@ impl Gate {
 
     /// Removes a step, and releases what it holds.
     fn release(&mut self, key: SlotKey) {
+        self.lobby.remove(key);
         self.note_decided(key);
         if let Some(slot) = self.slots.remove(key) {
             self.drop_slot(&slot);

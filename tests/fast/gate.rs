@@ -40,7 +40,15 @@ fn demand(ticket: u64, since: i64, places: &[ClaimedPlace], state: ClaimState) -
 
 /// A gate with these limits.
 fn gate(limits: &[(&str, LimitSetting)]) -> Gate {
-    let mut gate = Gate::default();
+    configured(Gate::default(), limits)
+}
+
+/// A gate with these limits, each of which may have so many keys in use.
+fn bounded_gate(keys_max: usize, limits: &[(&str, LimitSetting)]) -> Gate {
+    configured(Gate::with_keys_max(keys_max), limits)
+}
+
+fn configured(mut gate: Gate, limits: &[(&str, LimitSetting)]) -> Gate {
     for (name, setting) in limits {
         gate.configure(&(*name).into(), *setting);
     }
@@ -200,6 +208,78 @@ fn a_rate_holds_over_a_restart_and_a_clock_that_was_set_back_does_not_stop_it() 
 }
 
 #[test]
+fn a_key_too_many_waits_until_another_is_free_and_all_who_claim_it_come_in_order() {
+    let mut gate = bounded_gate(2, &[("a", concurrency(1))]);
+    for (job, key) in (1..).zip(["x", "y", "z", "w", "z"]) {
+        wait(&mut gate, job, &[place("a", key)]);
+    }
+    assert_eq!(advance(&mut gate, 0), [1, 2]);
+    let view = gate.view(usize::MAX, Timestamp(0)).remove(0);
+    assert_eq!((view.places.len(), view.held, view.waiting), (2, 2, 3));
+    let outside = gate.view_wait(4, STEP, Timestamp(0)).expect("it waits");
+    assert_eq!((&*outside.key, outside.keys_max, outside.before), ("w", Some(2), 1));
+    assert!(gate.has_room_for_key("a", "x") && !gate.has_room_for_key("a", "v"));
+    wait(&mut gate, 6, &[place("a", "x")]);
+    tell(&mut gate, 1, None);
+    assert_eq!(advance(&mut gate, 0), [6], "a key that is in use stays so");
+    tell(&mut gate, 6, None);
+    assert_eq!(advance(&mut gate, 0), [3]);
+    wait(&mut gate, 7, &[place("a", "z")]);
+    tell(&mut gate, 3, None);
+    assert_eq!(advance(&mut gate, 0), [5], "it began to wait before 7, although outside");
+    gate.forget(4);
+    for (released, next) in [(2, None), (5, Some(7)), (7, None)] {
+        tell(&mut gate, released, None);
+        assert_eq!(advance(&mut gate, 0), Vec::from_iter(next));
+    }
+    assert!(gate.is_empty() && has_no_places(&gate), "nothing is left");
+}
+
+#[test]
+fn who_holds_a_key_is_never_kept_out_and_lets_others_of_it_in() {
+    let mut gate = bounded_gate(1, &[("a", concurrency(1))]);
+    let hold = |job: i64, key: &str| demand(1, job, &[place("a", key)], ClaimState::Holding);
+    wait(&mut gate, 2, &[place("a", "y")]);
+    wait(&mut gate, 3, &[place("a", "z")]);
+    tell(&mut gate, 4, Some(&hold(4, "z")));
+    tell(&mut gate, 5, Some(&hold(5, "x")));
+    assert_eq!(advance(&mut gate, 0), [2]);
+    tell(&mut gate, 4, None);
+    assert_eq!(advance(&mut gate, 0), [3], "its key was in use");
+    // It claims another key, and the job is told once more.
+    let other = demand(3, 9, &[place("a", "w")], ClaimState::Waiting);
+    tell(&mut gate, 3, Some(&other));
+    tell(&mut gate, 3, Some(&other));
+    tell(&mut gate, 2, None);
+    assert_eq!(advance(&mut gate, 0), NOBODY, "x is in use");
+    tell(&mut gate, 5, None);
+    assert_eq!(advance(&mut gate, 0), [3]);
+    tell(&mut gate, 3, None);
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    assert!(gate.is_empty() && has_no_places(&gate), "nothing is left");
+}
+
+#[test]
+fn who_claims_keys_of_two_limits_waits_for_each_and_keeps_nobody_out_meanwhile() {
+    let mut gate = bounded_gate(1, &[("a", concurrency(1)), ("b", concurrency(1))]);
+    wait(&mut gate, 1, &[place("a", "x")]);
+    wait(&mut gate, 2, &[place("b", "x")]);
+    wait(&mut gate, 3, &[place("a", "z"), place("b", "z")]);
+    assert_eq!(advance(&mut gate, 0), [1, 2]);
+    tell(&mut gate, 1, None);
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    wait(&mut gate, 4, &[place("a", "w")]);
+    assert_eq!(advance(&mut gate, 0), [4]);
+    tell(&mut gate, 2, None);
+    assert_eq!(advance(&mut gate, 0), NOBODY, "the limit a has no room for it now");
+    tell(&mut gate, 4, None);
+    assert_eq!(advance(&mut gate, 0), [3]);
+    gate.forget(3);
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    assert!(gate.is_empty() && has_no_places(&gate), "nothing is left");
+}
+
+#[test]
 fn several_limits_give_all_places_or_none() {
     let mut gate = gate(&[("a", concurrency(1)), ("b", concurrency(1))]);
     wait(&mut gate, 1, &[place("a", "")]);
@@ -348,7 +428,10 @@ fn no_window_and_no_concurrency_is_exceeded_whatever_happens() {
     ];
     for seed in 1..=60_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let (mut gate, mut jobs) = (gate(&settings), Jobs::default());
+        // Half of the gates have room for one key of each limit only.
+        let keys_max = if seed % 2 == 0 { 1 } else { usize::MAX };
+        let new_gate = || bounded_gate(keys_max, &settings);
+        let (mut gate, mut jobs) = (new_gate(), Jobs::default());
         let (mut now, mut next_job, mut ticket) = (0, 0, 0);
         for _ in 0..400 {
             now += i64::try_from(random.below(80)).unwrap_or(0) * 1_000_000;
@@ -376,7 +459,7 @@ fn no_window_and_no_concurrency_is_exceeded_whatever_happens() {
                 }
                 _ => {
                     // The process is killed: all that is known comes from the jobs and the marks.
-                    gate = self::gate(&settings);
+                    gate = new_gate();
                     for mark in jobs.marks.values() {
                         gate.restore_rate(mark, Timestamp(now));
                     }
@@ -406,9 +489,24 @@ fn no_window_and_no_concurrency_is_exceeded_whatever_happens() {
             check_holders(&jobs, &settings, seed);
         }
         check_windows(&jobs, &settings, seed);
-        for job in jobs.claims.keys() {
-            tell(&mut gate, *job, None);
+        // A last kill, after which everybody has a turn.
+        gate = new_gate();
+        for (job, claim) in &jobs.claims {
+            tell(&mut gate, *job, Some(claim));
         }
+        for (job, claim) in &jobs.claims {
+            if claim.holds() {
+                tell(&mut gate, *job, None);
+            }
+        }
+        let mut left = jobs.claims.values().filter(|claim| !claim.holds()).count();
+        for _ in 0..1_000 {
+            now += SECOND;
+            let admitted = gate.advance(Timestamp(now));
+            left -= admitted.len();
+            admitted.iter().for_each(|admission| tell(&mut gate, admission.job, None));
+        }
+        assert_eq!(left, 0, "seed {seed}: nobody waits for ever");
         assert_eq!(gate.advance(Timestamp(now)), Vec::new(), "seed {seed}");
         assert_eq!(gate.advance(Timestamp(now + 3_600 * SECOND)), Vec::new(), "seed {seed}");
         assert!(gate.is_empty(), "seed {seed}: nothing leaks");

@@ -96,6 +96,33 @@ async fn count(api: &Api, limit: &str) -> (u64, u64) {
 }
 
 #[test]
+fn jobs_with_more_keys_than_a_limit_may_have_wait_until_one_is_free() {
+    run(|folder| async move {
+        let setup = TestManager::with(WORKFLOWS).folder(folder.path());
+        let manager = setup.set(|settings| settings.limits.keys_max = 1).await;
+        let first = manager.create_job("waits", C1).await;
+        until_begun(&manager, first).await;
+        let (c2, c3) = (r#"{"customer":"c2"}"#, r#"{"customer":"c3"}"#);
+        let second = manager.create_job("waits", c2).await;
+        assert_waits(&manager, second).await;
+        let api = Api::new(&manager).await;
+        assert_eq!(count(&api, "customer").await, (1, 1));
+        let why = api.get_json(&format!("/api/job/{second}/why")).await;
+        assert_eq!(
+            why["why"],
+            "it has not begun: it waits for a free key of limit customer, for \"c2\": 1 may be in \
+             use at once (setting limits.keys_max), 0 before it"
+        );
+        let refused = api.post("/api/workflow/refuses", c3).await;
+        assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.text());
+        assert!(refused.text().contains("limits.keys_max"), "{}", refused.text());
+        complete(&manager, first).await;
+        until_begun(&manager, second).await;
+        manager.stop().await;
+    });
+}
+
+#[test]
 fn jobs_wait_for_their_place_in_order_of_creation_over_restarts() {
     run(|folder| async move {
         let manager = start(folder.path()).await;

@@ -62,7 +62,7 @@ impl Router {
         numbers: JobNumbers,
         (marks, controls): (Vec<RateMark>, Vec<Control>),
     ) -> Router {
-        let gate = GateKeeper::new(marks, controls);
+        let gate = GateKeeper::new(marks, controls, env.limits.keys_max);
         env.pauses.replace(gate.pauses(&env.buses));
         Router {
             env: Arc::new(env),

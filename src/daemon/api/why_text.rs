@@ -63,6 +63,15 @@ pub(super) fn describe_timeout(step: &Step, run: &StepRun) -> String {
 
 /// Describes for which limit a step waits: what it allows, who holds it, who is before the step.
 pub(super) fn describe_limit_wait(wait: &WaitView, now: Timestamp) -> String {
+    if let Some(keys_max) = wait.keys_max {
+        return format!(
+            "waits for a free key of limit {}, for {}: {keys_max} may be in use at once (setting \
+             limits.keys_max), {} before it",
+            wait.limit,
+            quote(&wait.key),
+            wait.before
+        );
+    }
     let mut facts = Vec::new();
     if wait.setting.is_paused {
         facts.push("it is paused".to_owned());
@@ -112,7 +121,8 @@ mod tests {
 
     fn wait(setting: LimitSetting, key: &str) -> WaitView {
         let next = Some(Timestamp(30_000_000));
-        WaitView { limit: "bank".into(), key: key.into(), setting, before: 37, held: 5, next }
+        let (limit, key) = ("bank".into(), key.into());
+        WaitView { limit, key, setting, before: 37, held: 5, next, keys_max: None }
     }
 
     #[test]
@@ -138,6 +148,12 @@ mod tests {
         assert_eq!(
             describe_limit_wait(&wait(slow, ""), Timestamp(0)),
             "waits for a place of limit bank: 1/15m, 37 before it, some 9h15m"
+        );
+        let outside = WaitView { keys_max: Some(100), ..wait(both, "c1") };
+        assert_eq!(
+            describe_limit_wait(&outside, Timestamp(0)),
+            "waits for a free key of limit bank, for \"c1\": 100 may be in use at once (setting \
+             limits.keys_max), 37 before it"
         );
     }
 }

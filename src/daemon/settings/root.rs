@@ -107,6 +107,7 @@ pub struct LimitSettings {
     pub reply_bytes_max: usize,
     pub depth_max: u16,
     pub callers_max: usize,
+    pub keys_max: usize,
 }
 
 /// The settings of section `fanout`.
@@ -280,6 +281,7 @@ impl Settings {
             ("fanout.window_bytes", self.fanout.window_bytes),
             ("fanout.children_max", u64::from(self.fanout.children_max)),
             ("limits.callers_max", self.limits.callers_max as u64),
+            ("limits.keys_max", self.limits.keys_max as u64),
             ("limits.depth_max", u64::from(self.limits.depth_max)),
             ("limits.jobs_running_max", self.limits.jobs_running_max as u64),
             ("limits.creations_waiting_max", self.limits.creations_waiting_max as u64),

@@ -6,6 +6,12 @@ use crate::time::Timestamp;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+/// Through what steps come to the gate, such as a queue of a workflow: the owner of the gate says
+/// what each is. While an entrance is paused, the steps that wait in it are not in line for places,
+/// and afterwards they are in line where they were. The default is never paused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntranceId(pub u32);
+
 /// What tells a class from others: its places, each with the value of `fair`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ClassKey {

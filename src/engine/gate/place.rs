@@ -17,6 +17,8 @@ pub(super) struct Limit {
     pub(super) setting: LimitSetting,
     /// Its places.
     pub(super) places: BTreeSet<usize>,
+    /// How many of its keys are in use: a class has them.
+    pub(super) keys_used: usize,
 }
 
 /// A limit with a key.

@@ -22,7 +22,7 @@ impl Gate {
             return *index;
         }
         let (setting, places) = (LimitSetting::default(), BTreeSet::new());
-        self.limits.push(Limit { name: name.clone(), setting, places });
+        self.limits.push(Limit { name: name.clone(), setting, places, keys_used: 0 });
         self.limit_indices.insert(name.clone(), self.limits.len() - 1);
         self.limits.len() - 1
     }
@@ -80,8 +80,14 @@ impl Gate {
         if let Some(index) = self.class_indices.get(&key) {
             return *index;
         }
-        for (place, _) in &key.places {
-            self.place_mut(*place).classes += 1;
+        for (index, _) in &key.places {
+            let place = self.place_mut(*index);
+            place.classes += 1;
+            if place.classes == 1 && !place.key.is_empty() {
+                let (limit, key) = (place.limit, place.key.clone());
+                self.limits[limit].keys_used += 1;
+                self.lobby.call(limit, &key);
+            }
         }
         let class = Class {
             key: key.clone(),
@@ -117,10 +123,16 @@ impl Gate {
         let Some(class) = self.classes[index].take() else { return };
         self.class_indices.remove(&class.key);
         self.free_classes.push(index);
-        for place in class.place_indices() {
-            self.place_mut(place).classes -= 1;
+        for index in class.place_indices() {
+            let place = self.place_mut(index);
+            place.classes -= 1;
+            if place.classes == 0 && !place.key.is_empty() {
+                let limit = place.limit;
+                self.limits[limit].keys_used -= 1;
+                self.lobby.open(limit);
+            }
             // The place may be unused now.
-            self.dirty.insert(place);
+            self.dirty.insert(index);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the gate shows: its limits, who holds and who waits, and for what a step waits.
 
-use super::place::Limit;
+use super::lobby::Outsider;
 use super::{Gate, OPEN_LIMIT, Slot};
 use crate::id::{JobId, StepIndex};
 use crate::limit::LimitSetting;
@@ -61,16 +61,19 @@ pub struct WaitView {
     pub held: u32,
     /// When the rate allows the next message; `None`: now, or there is no rate.
     pub next: Option<Timestamp>,
+    /// How many keys of the limit may be in use at once, if the step waits until one is free.
+    pub keys_max: Option<usize>,
 }
 
 impl Gate {
     /// Returns all limits, each with at most `places_max` of its keys.
     pub fn view(&self, places_max: usize, now: Timestamp) -> Vec<LimitView> {
-        let view_limit = |limit: &Limit| {
+        let view_limit = |index: usize| {
+            let limit = &self.limits[index];
             let indices = limit.places.iter();
             let mut places: Vec<PlaceView> =
                 indices.filter_map(|index| self.view_place(*index, now)).collect();
-            let LimitCount { name, held, waiting } = self.count_limit(limit);
+            let LimitCount { name, held, waiting } = self.count_limit(index);
             places.sort_by(|a, b| b.waiting.cmp(&a.waiting).then_with(|| a.key.cmp(&b.key)));
             places.truncate(places_max);
             LimitView { name, setting: limit.setting, places, held, waiting }
@@ -89,8 +92,9 @@ impl Gate {
         places_max: usize,
         now: Timestamp,
     ) -> Option<(LimitView, bool)> {
-        let limit = &self.limits[*self.limit_indices.get(limit)?];
-        let LimitCount { name, held, waiting } = self.count_limit(limit);
+        let index = *self.limit_indices.get(limit)?;
+        let limit = &self.limits[index];
+        let LimitCount { name, held, waiting } = self.count_limit(index);
         let mut page = Vec::new();
         for index in &limit.places {
             let Some(place) = self.places[*index].as_ref() else { continue };
@@ -110,25 +114,30 @@ impl Gate {
 
     /// Counts who holds and who waits, for each limit.
     pub fn count(&self) -> Vec<LimitCount> {
-        self.named_limits().map(|limit| self.count_limit(limit)).collect()
+        self.named_limits().map(|index| self.count_limit(index)).collect()
     }
 
     /// Returns the limits that files have.
-    fn named_limits(&self) -> impl Iterator<Item = &Limit> {
-        self.limits.iter().filter(|limit| *limit.name != *OPEN_LIMIT)
+    fn named_limits(&self) -> impl Iterator<Item = usize> {
+        (0..self.limits.len()).filter(|index| *self.limits[*index].name != *OPEN_LIMIT)
     }
 
-    fn count_limit(&self, limit: &Limit) -> LimitCount {
+    fn count_limit(&self, index: usize) -> LimitCount {
+        let limit = &self.limits[index];
+        let outside = self.lobby.count(index);
         let places = || limit.places.iter().filter_map(|index| self.places[*index].as_ref());
         LimitCount {
             name: limit.name.clone(),
             held: places().map(|place| place.held as usize).sum(),
-            waiting: places().map(|place| place.waiting).sum(),
+            waiting: outside + places().map(|place| place.waiting).sum::<usize>(),
         }
     }
 
     /// Returns for the place of which limit a step waits; `None`: for none.
     pub fn view_wait(&self, job: i64, step: StepIndex, now: Timestamp) -> Option<WaitView> {
+        if let Some(outsider) = self.lobby.get((job, step)) {
+            return self.view_outsider(outsider);
+        }
         let slot = self.slots.get((job, step)).filter(|slot| self.is_in_line(slot))?;
         let class = self.class(slot.class());
         let (index, _) = class.parked.as_ref()?;
@@ -141,6 +150,24 @@ impl Gate {
             before: class.queue.count_before(slot.rank()),
             held: place.held,
             next: place.next,
+            keys_max: None,
+        })
+    }
+
+    fn view_outsider(&self, outsider: &Outsider) -> Option<WaitView> {
+        if self.paused_entrances.contains(&outsider.claimant.entrance) {
+            return None;
+        }
+        let place = outsider.full_place();
+        let limit = &self.limits[place.limit];
+        Some(WaitView {
+            limit: limit.name.clone(),
+            key: place.key.clone(),
+            setting: limit.setting,
+            before: self.lobby.count_before(outsider),
+            held: 0,
+            next: None,
+            keys_max: self.keys_max,
         })
     }
 

@@ -65,10 +65,10 @@ impl Entrance {
 
 impl GateKeeper {
     /// Creates the gate. `marks`: how far rates were used up before the start. `controls`: what
-    /// operators have changed.
-    pub(super) fn new(marks: Vec<RateMark>, controls: Vec<Control>) -> GateKeeper {
+    /// operators have changed. `keys_max`: how many keys of a limit may be in use at once.
+    pub(super) fn new(marks: Vec<RateMark>, controls: Vec<Control>, keys_max: usize) -> GateKeeper {
         GateKeeper {
-            gate: Gate::default(),
+            gate: Gate::with_keys_max(keys_max),
             clock: SteadyClock::start(),
             timer: DueTimer::default(),
             definitions: None,

@@ -56,6 +56,16 @@ impl Router {
         self.gate.configure(definition, false);
         let key = place_key(definition, place);
         let gate = self.gate.gate();
+        if !gate.has_room_for_key(&key.0, &key.1) {
+            let reason = format!(
+                "limit {} has no room for \"{}\": as many other keys are in use as the setting \
+                 limits.keys_max allows, and workflow \"{}\" refuses a job that would have to wait",
+                key.0,
+                key.1,
+                definition.full_name()
+            );
+            return Some(ClaimRefusal::Held { holder: None, is_pending: false, reason });
+        }
         let max = gate.setting(&key.0)?.concurrency?;
         let holds = |number: JobNumber| gate.holds(number, StepIndex::JOB);
         let held = gate.held(&key.0, &key.1);
