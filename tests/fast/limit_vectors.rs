@@ -278,5 +278,5 @@ fn limit_vectors_hold() {
     let text = std::fs::read_to_string(path).expect("the vectors are in the repository");
     let vectors: Vec<Vector> = serde_json::from_str(&text).expect("the vectors parse");
     vectors.iter().for_each(run);
-    assert_eq!(vectors.len(), 18, "vectors run of limits.json");
+    assert_eq!(vectors.len(), 21, "vectors run of limits.json");
 }
