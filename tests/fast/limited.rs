@@ -1,7 +1,11 @@
 //! Limits in a running manager: who is admitted, and what a restart keeps.
 
+use serde_json::{Value, json};
 use std::path::Path;
-use support::manager::TestManager;
+use std::time::Duration;
+use support::manager::{TestManager, echo};
+use support::waits::within;
+use workflow_manager::bus::Publication;
 use workflow_manager::engine::{JobId, JobState, Operation, Reply, StepIndex, Timestamp};
 
 const WORKFLOWS: &str = "
@@ -12,6 +16,17 @@ workflows:
   - { name: one, steps: [ { name: pay, limit: license } ] }
   - { name: slow, steps: [ { name: pay, limit: hourly } ] }
 ";
+
+const MANY_ITEMS: &str = "
+limits: [ { name: quick, rate: 2000/s } ]
+workflows:
+  - name: many
+    steps: [ { name: each, task: item } ]
+    tasks: [ { name: item, itemListKey: items, steps: [ { name: pay, limit: quick } ] } ]
+";
+const ITEMS: u64 = 4_000;
+/// How many items are under way at once.
+const WINDOW: u32 = 100;
 
 const STEP: StepIndex = StepIndex(0);
 
@@ -87,4 +102,37 @@ fn a_rate_is_kept_over_a_restart_for_each_key() {
         until_sent(&manager, same, false).await;
         manager.stop().await;
     });
+}
+
+#[test]
+fn items_behind_a_rate_start_in_order_and_only_those_of_the_window_are_at_the_gate() {
+    let (numbers, received) = std::sync::mpsc::channel();
+    let work = move |message: &Publication| {
+        let item: Value = serde_json::from_slice(&message.body.to_bytes()).expect("JSON");
+        // An error means that the test has failed.
+        let _lost = numbers.send(item["item"].as_u64());
+        echo(message)
+    };
+    let setup = TestManager::with(MANY_ITEMS).worker("pay", work);
+    let setup = setup.set(|settings| settings.fanout.window = WINDOW);
+    actix_rt::System::new().block_on(within("all items are done", async {
+        let manager = setup.await;
+        let items: Vec<u64> = (0..ITEMS).collect();
+        let job = manager.create_job("many", &json!({ "items": items }).to_string()).await;
+        let mut most = 0;
+        while manager.is_active(job) {
+            let counts = manager.handle().inspect_gate(|gate| gate.count()).await;
+            let counts = counts.expect("it runs").into_iter();
+            most =
+                counts.map(|limit| limit.held + limit.waiting).max().max(Some(most)).unwrap_or(0);
+            actix_rt::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(manager.until_ended(job).await.state(), JobState::Completed);
+        // A few that have ended may not have told the gate yet.
+        assert!(most <= 2 * WINDOW as usize, "{most} items were at the gate at once");
+        let started: Vec<Option<u64>> = received.try_iter().collect();
+        assert_eq!(started.len() as u64, ITEMS);
+        assert!(started.into_iter().eq((0..ITEMS).map(Some)), "not in order");
+        manager.stop().await;
+    }));
 }
