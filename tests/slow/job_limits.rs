@@ -1,8 +1,6 @@
 //! Limits of jobs while the process is killed again and again under load: nobody holds a place that
 //! another one has, no place is leaked, everybody who waits has a turn, and a job is cancelled only
 //! for a newer one that exists.
-//!
-//! `LIMITS_KILLS` says how often it is killed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,6 +11,7 @@ use workflow_manager::engine::{Entry, JobEntry, JobId, Recorded};
 use workflow_manager::journal::{HistoryRecords as _, Reader};
 
 use crate::harness::{Api, Daemon, Setup, eventually, when, within};
+use crate::kills::{await_replies, count_jobs, kill_again_and_again, kill_count};
 use crate::load::{LONG, StopOnDrop, create_through_crashes};
 
 const WORKFLOWS: &str = "
@@ -33,8 +32,7 @@ const DEPLOYS_PER_KILL: usize = 8;
 
 #[test]
 fn jobs_keep_their_places_when_the_process_is_killed_again_and_again() {
-    let kills = std::env::var("LIMITS_KILLS")
-        .map_or(10, |text| text.parse().expect("LIMITS_KILLS is a number"));
+    let kills = kill_count(10);
     let mut daemon = Setup::new("", WORKFLOWS).set("embedded.lease", "1s").start();
     let new_ids = |count: usize| (0..count).map(|_| Uuid::new_v4()).collect::<Vec<Uuid>>();
     let (orders, deploys) = (new_ids(ORDERS_PER_KILL * kills), new_ids(DEPLOYS_PER_KILL * kills));
@@ -55,10 +53,7 @@ fn jobs_keep_their_places_when_the_process_is_killed_again_and_again() {
         let goal_of = |n: usize| orders.len() * (n / DEPLOYS_PER_KILL) / kills;
         scope.spawn(move || {
             for (n, id) in deploys_to_create.iter().enumerate() {
-                within(LONG, "the work goes on", || {
-                    let count = replies_seen.load(Ordering::SeqCst);
-                    when(count >= goal_of(n), format!("{count} of {} replies", goal_of(n)))
-                });
+                await_replies(replies_seen, goal_of(n));
                 create_through_crashes(&api, "deploys", *id, "{}");
                 created_count.fetch_add(1, Ordering::SeqCst);
             }
@@ -76,15 +71,7 @@ fn jobs_keep_their_places_when_the_process_is_killed_again_and_again() {
                 work(&api, queue, stop, replies);
             });
         }
-        for kill in 1..=kills {
-            let goal = orders.len() * kill / (kills + 1);
-            within(LONG, "the work goes on", || {
-                let count = replies.load(Ordering::SeqCst);
-                when(count >= goal, format!("{count} of {goal} replies"))
-            });
-            daemon.kill();
-            daemon.start_again();
-        }
+        kill_again_and_again(&mut daemon, kills, &replies, orders.len());
         within(LONG, "all jobs have ended", || {
             let count = |workflow, state| count_jobs(&daemon, workflow, state);
             let completed = count("orders", "completed");
@@ -102,12 +89,6 @@ fn jobs_keep_their_places_when_the_process_is_killed_again_and_again() {
     });
     check(&daemon, &orders, &deploys);
     assert!(daemon.stop().success());
-}
-
-/// How many jobs of a workflow are in a state.
-fn count_jobs(daemon: &Daemon, workflow: &str, state: &str) -> u64 {
-    let path = format!("/api/jobs/search?workflow={workflow}&state={state}&count=true");
-    daemon.api.get(&path).expect(200).json()["count"].as_u64().expect("a count")
 }
 
 /// Takes messages of a queue, and replies.

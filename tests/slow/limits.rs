@@ -1,7 +1,5 @@
 //! Limits while the process is killed again and again under load: no window is exceeded, nobody
 //! holds a place that another one has, no place is leaked, and the work ends.
-//!
-//! `LIMITS_KILLS` says how often it is killed.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -13,6 +11,7 @@ use workflow_manager::engine::{Entry, JobId, Recorded, StepEntry};
 use workflow_manager::journal::{HistoryRecords as _, Reader};
 
 use crate::harness::{Api, Daemon, Setup, eventually, when, within};
+use crate::kills::{count_jobs, kill_again_and_again, kill_count};
 use crate::load::{LONG, StopOnDrop, create_through_crashes};
 
 const WORKFLOWS: &str = "
@@ -46,8 +45,7 @@ const WORKERS: [&str; 6] = ["pay", "pay", "pay", "ship", "ship", "wrap"];
 
 #[test]
 fn limits_hold_when_the_process_is_killed_again_and_again() {
-    let kills = std::env::var("LIMITS_KILLS")
-        .map_or(15, |text| text.parse().expect("LIMITS_KILLS is a number"));
+    let kills = kill_count(15);
     let mut daemon = Setup::new("", WORKFLOWS).set("embedded.lease", "1s").start();
     let new_ids = |count: usize| (0..count).map(|_| Uuid::new_v4()).collect::<Vec<Uuid>>();
     let (orders, gifts) = (new_ids(ORDERS_PER_KILL * kills), new_ids(GIFTS));
@@ -67,17 +65,10 @@ fn limits_hold_when_the_process_is_killed_again_and_again() {
             let (api, stop, replies) = (daemon.api.anew(), &stop, &replies);
             scope.spawn(move || work(&api, queue, stop, replies));
         }
-        for kill in 1..=kills {
-            let goal = orders.len() * kill / (kills + 1);
-            within(LONG, "the work goes on", || {
-                let count = replies.load(Ordering::SeqCst);
-                when(count >= goal, format!("{count} of {goal} replies"))
-            });
-            daemon.kill();
-            daemon.start_again();
-        }
+        kill_again_and_again(&mut daemon, kills, &replies, orders.len());
         within(LONG, "all orders are completed", || {
-            let done = ["orders", "gifts"].map(|workflow| count_completed(&daemon, workflow));
+            let done =
+                ["orders", "gifts"].map(|workflow| count_jobs(&daemon, workflow, "completed"));
             let goal = [orders.len(), QUOTA * CUSTOMERS].map(|count| count as u64);
             when(done == goal, format!("{done:?} of {goal:?}"))
         });
@@ -100,12 +91,6 @@ fn limits_hold_when_the_process_is_killed_again_and_again() {
     });
     Account::read(&daemon, &orders, &gifts).check(orders.len());
     assert!(daemon.stop().success());
-}
-
-/// How many jobs of a workflow are completed.
-fn count_completed(daemon: &Daemon, workflow: &str) -> u64 {
-    let path = format!("/api/jobs/search?workflow={workflow}&state=completed&count=true");
-    daemon.api.get(&path).expect(200).json()["count"].as_u64().expect("a count")
 }
 
 /// The limits, each with how many hold it and how many wait for it.

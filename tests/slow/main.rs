@@ -47,6 +47,7 @@ mod journal_days;
 mod journal_files;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod kills;
 mod limits;
 mod load;
 mod logs;
