@@ -194,6 +194,15 @@ impl FanOut {
         self.gathered_bytes
     }
 
+    /// Returns roughly how much memory the states and ids of the items take, in bytes.
+    pub(super) fn bookkeeping_bytes(&self) -> usize {
+        let element_bytes = if self.elements.is_some() { size_of::<(u32, u32)>() } else { 0 };
+        self.slots.capacity() * (size_of::<Slot>() + element_bytes)
+            + self.recorded_ids.capacity() * size_of::<(u32, JobId)>()
+            + self.rounds.capacity() * size_of::<(u32, u32)>()
+            + self.used_ids.capacity() * size_of::<JobId>()
+    }
+
     /// Returns the number of child jobs that have ended, in whatever way.
     pub fn ended(&self) -> u32 {
         self.ended_count

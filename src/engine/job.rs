@@ -415,6 +415,13 @@ impl Job {
         self.value_bytes
     }
 
+    /// Returns roughly how much memory the job takes for each of its items, in bytes, without the
+    /// items' values.
+    pub fn bookkeeping_bytes(&self) -> usize {
+        let fan_outs = self.steps.iter().filter_map(|run| run.fan_out.as_ref());
+        fan_outs.map(|fan_out| fan_out.bookkeeping_bytes()).sum()
+    }
+
     /// Computes [`Job::value_bytes`] from the message and the steps.
     pub(super) fn count_value_bytes(&self) -> usize {
         let step_bytes = self.steps.iter().map(|run| {

@@ -34,7 +34,7 @@ pub use postgres::{
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,
     JobAtEntry, JobCreation, JobFilter, NEWEST_CURSOR, ParentKey, ParentRecord, RecordHead,
-    RecordPage, SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
+    RecordPage, RecordVersion, SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
 pub use record::{
     DeletedJob, Deletion, DiskUsage, JobNumber, NewJob, Notice, NoticeNumber, Record, StoredLedger,

@@ -17,6 +17,29 @@ pub struct StoredJob {
     pub job: Job,
 }
 
+impl StoredJob {
+    /// Returns the version of the record from which the job was rebuilt.
+    pub fn version(&self) -> RecordVersion {
+        RecordVersion {
+            number: self.number,
+            created: self.job.origin().created,
+            entries: self.job.entry_count(),
+        }
+    }
+}
+
+/// The version of a job's record. A record's entries never change; others only follow them. So what
+/// was derived from a version of a record stays valid for that version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordVersion {
+    /// The job's number.
+    pub number: JobNumber,
+    /// When the job was created.
+    pub created: Timestamp,
+    /// How many entries the record has.
+    pub entries: u64,
+}
+
 /// One page of a job's record.
 pub struct RecordPage {
     /// The definition that the job runs.

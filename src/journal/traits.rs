@@ -7,8 +7,8 @@ use super::numbers::JobNumbers;
 use super::ownership::Ownership;
 use super::query::{
     ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,
-    JobAtEntry, JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit,
-    SearchOrder, StatusFilter, StatusRow, StoredJob,
+    JobAtEntry, JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, RecordVersion,
+    SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
 use super::record::{
     Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredLedger, StoredOffset,
@@ -303,9 +303,9 @@ pub trait HistoryRecords: Send + Sync {
         handler: &mut dyn FnMut(Recorded),
     ) -> Result<Option<RecordHead>, JournalError>;
 
-    /// Returns when a job was created, and how many entries its record has; `None` if there is no
-    /// such job.
-    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
+    /// Returns the version of a job's record, at a cost that does not depend on its length; `None`
+    /// if there is no such job.
+    fn record_version(&self, id: JobId) -> Result<Option<RecordVersion>, JournalError>;
 }
 
 /// Reads the child jobs of a job.

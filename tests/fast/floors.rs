@@ -453,7 +453,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 33] = [
+const LOCKS: [(&str, &str); 34] = [
     ("daemon/access/certificate.rs", "the certificate, which is replaced when its files change"),
     ("daemon/access/login_limiter.rs", "the addresses that have sent wrong tokens"),
     ("daemon/access/mod.rs", "the tokens, which a reload replaces"),
@@ -471,6 +471,7 @@ const LOCKS: [(&str, &str); 33] = [
         "daemon/api/connection_slots.rs",
         "which connections there are, of all threads that have some",
     ),
+    ("daemon/api/rebuilt_jobs.rs", "the cache of jobs; that a job is rebuilt once at a time"),
     ("amqp/policy_lock.rs", "whether queues are declared or a policy is set"),
     ("amqp/wire/burst.rs", "whether writing is held back"),
     ("amqp/wire/delivery_budget.rs", "who waits for room for deliveries"),

@@ -56,6 +56,7 @@ mod properties;
 mod push;
 mod races;
 mod reasons;
+mod rebuilt_jobs;
 mod receipts;
 mod redispatch;
 mod references;

@@ -10,7 +10,7 @@ use crate::api::state::ApiState;
 use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
 use engine::JobId;
-use journal::{JobAtEntry, Records};
+use journal::JobAtEntry;
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -73,17 +73,15 @@ pub(super) async fn get_job_at(
     entry_number: u64,
     is_light: bool,
 ) -> Result<HttpResponse, Problem> {
-    let load = move |reader: &dyn Records| {
-        reader.load_job_at_entry(id, entry_number)?.ok_or_else(|| Problem::unknown_job(id))
-    };
-    let read =
-        reads::with_rebuilt_job(api, id, load, move |job_at_entry, response| match job_at_entry {
+    let read = reads::with_job_at_entry(api, id, entry_number, move |job_at_entry, response| {
+        match job_at_entry {
             JobAtEntry::Found { job, at } if is_light => {
                 response.write_json(&JobView::light(&job, at))
             }
             JobAtEntry::Found { job, at } => response.write_json(&JobView::whole(&job, at)),
             JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, entry_number, entries)),
-        });
+        }
+    });
     let ((), response) = read.await?;
     Ok(response.into_response())
 }

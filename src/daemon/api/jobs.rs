@@ -464,9 +464,9 @@ async fn get_light_job(
         response.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
         return Ok(response.body(body));
     }
-    let record_length = read_small(api, move |reader| reader.record_length(id)).await?;
-    let (created, entries) = record_length.ok_or_else(|| Problem::unknown_job(id))?;
-    let stored_tag = to_tag(created, entries);
+    let version = read_small(api, move |reader| reader.record_version(id)).await?;
+    let version = version.ok_or_else(|| Problem::unknown_job(id))?;
+    let stored_tag = to_tag(version.created, version.entries);
     if matches_etag(if_none_match.as_ref(), &stored_tag) {
         return Ok(respond_not_modified(stored_tag));
     }

@@ -33,6 +33,7 @@ pub mod problem;
 pub mod query;
 mod queues;
 mod reads;
+pub mod rebuilt_jobs;
 mod redispatch;
 mod replies;
 mod request_body;

@@ -4,6 +4,7 @@
 //! So a running read never waits for a permit, and reads cannot deadlock.
 
 use super::problem::Problem;
+use super::rebuilt_jobs::RebuiltJob;
 use crate::api::state::ApiState;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::http::header::{self, HeaderMap};
@@ -12,8 +13,7 @@ use base::budget::{Permit, ResourceBudget};
 use bytes::Bytes;
 use engine::JobId;
 use futures_util::stream::{self, Stream};
-use journal::JournalError;
-use journal::{Records, StoredJob};
+use journal::{JobAtEntry, JournalError, Records};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -35,6 +35,9 @@ const REBUILT_FACTOR: usize = 3;
 /// The memory that a job and the response that shows it take, as a multiple of its entries' size. A
 /// response repeats each message once or twice.
 const RENDERED_FACTOR: usize = 2 * REBUILT_FACTOR;
+
+/// The memory that a response about a cached job takes, as a multiple of the job's size.
+const RENDERED_CACHED_FACTOR: usize = 3;
 
 /// The size of the chunks in which a response is built, held and sent, in bytes. A response of
 /// one chunk needs no permit for bytes.
@@ -89,45 +92,103 @@ pub(super) async fn write_response(
     bytes: usize,
     query: impl FnOnce(&dyn Records, &mut BufferedResponse) -> Result<(), Problem> + Send + 'static,
 ) -> Result<BufferedResponse, Problem> {
-    let permit = acquire(api, &api.budgets.answers, bytes).await?;
+    let permit = acquire_bytes(api, bytes).await?;
     let mut response = BufferedResponse::new(api, permit, 0);
     read_with_permit(api, move |reader| query(reader, &mut response).map(|()| response)).await
 }
 
-/// Applies `view` to the job with this id. The returned response holds the permit for the job's
-/// memory: the caller must keep it for as long as it keeps any part of the job.
-pub(super) async fn with_job<T: Send + 'static>(
+/// Applies `view` to the job with this id, which may be cached. The returned response holds the
+/// permit for the memory of a job that is not: the caller must keep it for as long as it keeps any
+/// part of the job.
+pub(super) async fn with_job<T, V>(
     api: &Arc<ApiState>,
     id: JobId,
-    view: impl FnOnce(StoredJob, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
-) -> Result<(T, BufferedResponse), Problem> {
-    let load =
-        move |reader: &dyn Records| reader.load_job(id)?.ok_or_else(|| Problem::unknown_job(id));
-    with_rebuilt_job(api, id, load, view).await
+    view: V,
+) -> Result<(T, BufferedResponse), Problem>
+where
+    T: Send + 'static,
+    V: FnOnce(Arc<RebuiltJob>, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
+{
+    let (jobs, cached_jobs) = (api.rebuilt_jobs.clone(), api.rebuilt_jobs.clone());
+    let loader = JobLoader {
+        find: move |reader: &dyn Records| {
+            let job = cached_jobs.find_job(reader, id)?;
+            Ok(job.map(|job| (job.bytes * RENDERED_CACHED_FACTOR, job)))
+        },
+        load_small: move |reader: &dyn Records| {
+            let stored = reader.load_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+            Ok(Arc::new(RebuiltJob::from(stored)))
+        },
+        load_large: move |reader: &dyn Records| {
+            jobs.load_job(reader, id)?.ok_or_else(|| Problem::unknown_job(id))
+        },
+    };
+    with_loaded_job(api, id, loader, view).await
 }
 
-/// Applies `view` to what `load` rebuilds from the record of the job with this id.
-pub(super) async fn with_rebuilt_job<J: 'static, T: Send + 'static>(
+/// Applies `view` to the job with this id as it was after an entry of its record.
+pub(super) async fn with_job_at_entry<T: Send + 'static>(
     api: &Arc<ApiState>,
     id: JobId,
-    load: impl Fn(&dyn Records) -> Result<J, Problem> + Clone + Send + 'static,
+    entry_number: u64,
+    view: impl FnOnce(JobAtEntry, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
+) -> Result<(T, BufferedResponse), Problem> {
+    let load = move |reader: &dyn Records| {
+        reader.load_job_at_entry(id, entry_number)?.ok_or_else(|| Problem::unknown_job(id))
+    };
+    let loader = JobLoader { find: |_: &dyn Records| Ok(None), load_small: load, load_large: load };
+    with_loaded_job(api, id, loader, view).await
+}
+
+/// How a job is loaded.
+struct JobLoader<F, S, L> {
+    /// Returns the job if it needs no rebuilding, with the bytes that a response about it takes.
+    find: F,
+    /// Rebuilds a job whose record is at most [`SMALL_JOB_BYTES_MAX`] bytes long.
+    load_small: S,
+    /// Rebuilds any other job.
+    load_large: L,
+}
+
+/// Applies `view` to the job with this id, as the loader returns it.
+async fn with_loaded_job<J: 'static, T: Send + 'static>(
+    api: &Arc<ApiState>,
+    id: JobId,
+    loader: JobLoader<
+        impl FnOnce(&dyn Records) -> Result<Option<(usize, J)>, Problem> + Send + 'static,
+        impl FnOnce(&dyn Records) -> Result<J, Problem> + Send + 'static,
+        impl FnOnce(&dyn Records) -> Result<J, Problem> + Send + 'static,
+    >,
     view: impl FnOnce(J, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, BufferedResponse), Problem> {
-    let load_small = load.clone();
+    let JobLoader { find, load_small, load_large } = loader;
     let permit = api.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(api))?;
     let mut response = BufferedResponse::new(api, permit, 0);
-    let outcome = read_with_permit(api, move |reader| match reader.rebuild_bytes(id)? {
-        None => Err(Problem::unknown_job(id)),
-        Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(SizedRead::TooLarge(bytes, view)),
-        Some(_) => Ok(SizedRead::Finished(view(load_small(reader)?, &mut response)?, response)),
+    let outcome = read_with_permit(api, move |reader| {
+        // A response that finds no bytes waits for them, like that about a job that is rebuilt.
+        let found = find(reader)?.filter(|(bytes, _)| response.try_reserve(*bytes));
+        let job = match found {
+            Some((_, job)) => job,
+            None => match reader.rebuild_bytes(id)? {
+                None => return Err(Problem::unknown_job(id)),
+                Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => {
+                    return Ok(SizedRead::TooLarge(bytes, view));
+                }
+                Some(_) => load_small(reader)?,
+            },
+        };
+        Ok(SizedRead::Finished(view(job, &mut response)?, response))
     });
     let (bytes, view) = match outcome.await? {
         SizedRead::Finished(value, response) => return Ok((value, response)),
         SizedRead::TooLarge(bytes, view) => (bytes, view),
     };
-    let permit = acquire(api, &api.budgets.answers, RENDERED_FACTOR * bytes).await?;
+    let permit = acquire_bytes(api, RENDERED_FACTOR * bytes).await?;
     let mut response = BufferedResponse::new(api, permit, REBUILT_FACTOR * bytes);
-    read_with_permit(api, move |reader| Ok((view(load(reader)?, &mut response)?, response))).await
+    let read = read_with_permit(api, move |reader| {
+        Ok((view(load_large(reader)?, &mut response)?, response))
+    });
+    read.await
 }
 
 /// The outcome of a first attempt to read a job without a permit for bytes.
@@ -136,6 +197,26 @@ enum SizedRead<T, V> {
     Finished(T, BufferedResponse),
     /// The job needs a permit: the size of its entries in bytes, and the view, unused.
     TooLarge(usize, V),
+}
+
+/// Acquires a permit for bytes of reads. If it is not free now, the cache of rebuilt jobs gives up
+/// its bytes.
+async fn acquire_bytes(api: &ApiState, bytes: usize) -> Result<Permit, Problem> {
+    if let Some(permit) = api.budgets.answers.try_acquire(bytes) {
+        return Ok(permit);
+    }
+    api.rebuilt_jobs.clear();
+    acquire(api, &api.budgets.answers, bytes).await
+}
+
+/// Grows a permit for bytes of reads to `bytes` in total, and returns whether that succeeded. If
+/// they are not free now, the cache of rebuilt jobs gives up its bytes.
+fn try_grow(api: &ApiState, permit: &mut Permit, bytes: usize) -> bool {
+    let answers = &api.budgets.answers;
+    answers.try_grow(permit, bytes) || {
+        api.rebuilt_jobs.clear();
+        answers.try_grow(permit, bytes)
+    }
 }
 
 /// Acquires a permit. Waits for it for at most the setting `http.reads_wait`.
@@ -377,16 +458,17 @@ impl io::Write for BufferedResponse {
 }
 
 impl BufferedResponse {
+    /// Grows the permit to `bytes`, and returns whether that succeeded.
+    fn try_reserve(&mut self, bytes: usize) -> bool {
+        self.api.budgets.answers.try_grow(&mut self.permit, bytes)
+    }
+
     /// Appends bytes to the current chunk, as many as fit. Returns how many. Grows the permit for
     /// each new chunk.
     fn buffer(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.chunk.len() >= CHUNK_BYTES {
-            if !self
-                .api
-                .budgets
-                .answers
-                .try_grow(&mut self.permit, self.extra_bytes + self.length + CHUNK_BYTES)
-            {
+            let bytes = self.extra_bytes + self.length + CHUNK_BYTES;
+            if !try_grow(&self.api, &mut self.permit, bytes) {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             self.finish_chunk();

@@ -1,6 +1,7 @@
 //! The shared state of the HTTP and gRPC servers of one process.
 
 use super::problem::Problem;
+use super::rebuilt_jobs::RebuiltJobs;
 use crate::access::Access;
 use crate::actors::buses::Buses;
 use crate::actors::health::{Health, HealthCheck};
@@ -32,6 +33,8 @@ pub struct ApiState {
     pub access: Arc<Access>,
     /// Bounds on the memory and the reads that clients can occupy.
     pub budgets: Budgets,
+    /// Ended jobs that were rebuilt from long records.
+    pub rebuilt_jobs: Arc<RebuiltJobs>,
     /// Reads the journal.
     pub reader: Arc<dyn Records>,
     /// The metrics.
@@ -72,10 +75,12 @@ impl ApiState {
     /// was before.
     pub fn with_access(manager: &Manager, access: Arc<Access>) -> Arc<ApiState> {
         let core = manager.core();
+        let budgets = Budgets::new(&core.settings.http, &core.settings.embedded);
         Arc::new(ApiState {
             settings: core.settings.clone(),
             access,
-            budgets: Budgets::new(&core.settings.http, &core.settings.embedded),
+            rebuilt_jobs: Arc::new(RebuiltJobs::new(&budgets.answers, &core.settings.http)),
+            budgets,
             reader: core.reader.clone(),
             metrics: core.metrics.clone(),
             rates: Some(core.rates.clone()),
@@ -102,9 +107,11 @@ impl ApiState {
     ) -> Arc<ApiState> {
         let steps_max = settings.metrics.steps_max;
         let (_, routes) = routes::new_route_table();
+        let budgets = Budgets::new(&settings.http, &settings.embedded);
         Arc::new(ApiState {
             access: Arc::new(Access::new(&settings.http)),
-            budgets: Budgets::new(&settings.http, &settings.embedded),
+            rebuilt_jobs: Arc::new(RebuiltJobs::new(&budgets.answers, &settings.http)),
+            budgets,
             reader,
             rates: None,
             event_hub: Arc::default(),

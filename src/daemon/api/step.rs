@@ -6,6 +6,7 @@ use super::history::{self, PAGE_BYTES_MAX};
 use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, ByteRange};
+use super::rebuilt_jobs::LONG_RECORD_ENTRIES;
 use super::resolve::parse_job_id;
 use super::route::*;
 use crate::api::state::ApiState;
@@ -16,6 +17,7 @@ use engine::text::{did_you_mean, quote};
 use engine::{Graph, Job, JobId, Message, StepIndex};
 use journal::{JobAtEntry, Records};
 use serde_json::json;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub(super) const ROUTES: &[ApiRoute] = &[
@@ -58,15 +60,9 @@ async fn get_step(
     let entry_number = at.map(|text| history::parse_entry_number("at", &text)).transpose()?;
     let attempts = load_attempts(&api, id, name.clone(), entry_number).await?;
     if let Some(entry_number) = entry_number {
-        let load = move |reader: &dyn Records| {
-            reader.load_job_at_entry(id, entry_number)?.ok_or_else(|| Problem::unknown_job(id))
-        };
         let read =
-            reads::with_rebuilt_job(
-                &api,
-                id,
-                load,
-                move |job_at_entry, response| match job_at_entry {
+            reads::with_job_at_entry(&api, id, entry_number, move |job_at_entry, response| {
+                match job_at_entry {
                     JobAtEntry::Found { job, at } => {
                         let step = find_step(job.graph(), id, &name)?;
                         response.write_json(&StepDetail::new(&job, step, attempts, at))
@@ -74,8 +70,8 @@ async fn get_step(
                     JobAtEntry::NoSuchEntry { entries } => {
                         Err(history::unknown_entry(id, entry_number, entries))
                     }
-                },
-            );
+                }
+            });
         let ((), response) = read.await?;
         return Ok(response.into_response());
     }
@@ -96,31 +92,59 @@ async fn get_step(
 }
 
 /// Loads the attempts of a step from the job's entries, up to and including the entry with the
-/// number `last_entry`. `None`: from all entries.
+/// number `last_entry`. `None`: from all entries, or from those after the ones that are cached.
 async fn load_attempts(
     api: &Arc<ApiState>,
     id: JobId,
     name: String,
     last_entry: Option<u64>,
 ) -> Result<AttemptHistory, Problem> {
-    let last_entry = last_entry.unwrap_or(u64::MAX);
+    let jobs = api.rebuilt_jobs.clone();
     let read = reads::read_with_permit(api, move |reader| {
-        let load_page_after = |after| {
-            reader
-                .load_record_page(id, after, PAGE_ENTRIES, PAGE_BYTES_MAX)?
-                .ok_or_else(|| Problem::unknown_job(id))
-        };
-        let mut page = load_page_after(0)?;
-        let mut attempts = AttemptHistory::for_step(find_step(page.graph(), id, &name)?);
-        loop {
-            page.rows.iter().for_each(|row| attempts.apply(row, last_entry));
-            match page.next_cursor().filter(|next| *next < last_entry) {
-                Some(next) => page = load_page_after(next)?,
-                None => return Ok(attempts),
+        let job = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let step = find_step(job.graph(), id, &name)?;
+        let mut attempts = AttemptHistory::for_step(step);
+        if let Some(last_entry) = last_entry {
+            apply_entries(reader, id, &mut attempts, 0..=last_entry)?;
+            return Ok(attempts);
+        }
+        let version = reader.record_version(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let mut after = 0;
+        if let Some((cached, entries)) = jobs.find_attempts(id, step, version) {
+            (attempts, after) = (cached, entries);
+        }
+        if after < version.entries {
+            apply_entries(reader, id, &mut attempts, after..=version.entries)?;
+            if version.entries >= LONG_RECORD_ENTRIES {
+                jobs.insert_attempts((id, step), version, &attempts);
             }
         }
+        Ok(attempts)
     });
     read.await
+}
+
+/// Applies the entries of a job after the first one of the range, up to and including its last.
+fn apply_entries(
+    reader: &dyn Records,
+    id: JobId,
+    attempts: &mut AttemptHistory,
+    range: RangeInclusive<u64>,
+) -> Result<(), Problem> {
+    let (after, last) = range.into_inner();
+    if after == 0 {
+        let head = reader.for_each_row(id, &mut |row| attempts.apply(&row, last))?;
+        return head.map(|_| ()).ok_or_else(|| Problem::unknown_job(id));
+    }
+    let mut next = Some(after);
+    while let Some(after) = next.filter(|after| *after < last) {
+        let page = reader
+            .load_record_page(id, after, PAGE_ENTRIES, PAGE_BYTES_MAX)?
+            .ok_or_else(|| Problem::unknown_job(id))?;
+        page.rows.iter().for_each(|row| attempts.apply(row, last));
+        next = page.next_cursor();
+    }
+    Ok(())
 }
 
 /// Finds the step with this name. Returns a 404 if the job has none.

@@ -27,7 +27,7 @@ use engine::{
     Gate, Job, JobId, JobState, Lease, Millis, Step, StepClaim, StepIndex, StepRun, StepState,
 };
 use futures_util::future::LocalBoxFuture;
-use journal::{JobNumber, StoredJob};
+use journal::JobNumber;
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -77,21 +77,21 @@ fn explain_job(
 ) -> LocalBoxFuture<'_, Result<ExplanationView, Problem>> {
     Box::pin(async move {
         // The response holds the permit for the job's memory.
-        let read = |stored: StoredJob, _: &mut _| Ok((stored.number, stored.job));
-        let ((number, job), _response) = reads::with_job(api, id, read).await?;
-        if let Some(explanation) = explain_job_state(api, &job) {
+        let (stored, _response) = reads::with_job(api, id, |stored, _| Ok(stored)).await?;
+        let (number, job) = (stored.number, &stored.job);
+        if let Some(explanation) = explain_job_state(api, job) {
             return Ok(explanation);
         }
         if let Some(claim) = job.waiting_claim() {
-            return Ok(explain_job_claim(api, (number, &job), claim).await);
+            return Ok(explain_job_claim(api, (number, job), claim).await);
         }
         let mut explanations = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
-            explanations.push(explain_step(api, (number, &job), step, depth).await?);
+            explanations.push(explain_step(api, (number, job), step, depth).await?);
         }
         explanations.sort_by_key(|explanation| explanation.cause);
-        Ok(explanations.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
+        Ok(explanations.into_iter().next().unwrap_or_else(|| explain_waiting(job)))
     })
 }
 

@@ -126,6 +126,17 @@ impl AttemptHistory {
         AttemptHistory { step, newest: VecDeque::new(), omitted_count: 0 }
     }
 
+    /// Returns how much memory the history takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let text_bytes = |text: &Option<String>| text.as_ref().map_or(0, String::capacity);
+        let texts: usize = self
+            .newest
+            .iter()
+            .map(|attempt| text_bytes(&attempt.reason) + text_bytes(&attempt.raw))
+            .sum();
+        size_of::<AttemptHistory>() + self.newest.capacity() * size_of::<Attempt>() + texts
+    }
+
     /// Applies the next row of the record, up to the entry numbered `last_number`. Rows must be
     /// applied in order.
     pub fn apply(&mut self, row: &Recorded, last_number: u64) {

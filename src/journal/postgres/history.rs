@@ -3,11 +3,11 @@
 use super::reader::Reader;
 use super::rows::DatabaseRows;
 use crate::error::JournalError;
-use crate::query::{JobAtEntry, RecordHead, RecordPage};
+use crate::query::{JobAtEntry, RecordHead, RecordPage, RecordVersion};
 use crate::record::JobNumber;
 use crate::recover::JobRows;
 use crate::traits::HistoryRecords;
-use engine::{Job, JobId, Recorded, Timestamp};
+use engine::{Job, JobId, Recorded};
 
 /// How many rows of a record are read at once.
 const PAGE_ROWS: i64 = 64;
@@ -95,7 +95,7 @@ impl HistoryRecords for Reader {
         Ok(Some(RecordHead { definition, graph: job.graph, created: job.created }))
     }
 
-    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
+    fn record_version(&self, id: JobId) -> Result<Option<RecordVersion>, JournalError> {
         let session = self.pool.begin()?;
         let Some(job) = session.find_newest_row(id)? else { return Ok(None) };
         // The last row is enough: a row has the number of its first entry.
@@ -104,6 +104,6 @@ impl HistoryRecords for Reader {
             Some(row) => row.first + row.parse(job.number, session.journal())?.len() as u64,
             None => 0,
         };
-        Ok(Some((job.created, length)))
+        Ok(Some(RecordVersion { number: job.number, created: job.created, entries: length }))
     }
 }

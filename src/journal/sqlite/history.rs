@@ -4,11 +4,11 @@
 use super::reader::Reader;
 use super::schema;
 use crate::error::JournalError;
-use crate::query::{JobAtEntry, RecordHead, RecordPage};
+use crate::query::{JobAtEntry, RecordHead, RecordPage, RecordVersion};
 use crate::record::JobNumber;
 use crate::recover::{JobRow, JobRows};
 use crate::traits::HistoryRecords;
-use engine::{Job, JobId, Recorded, Timestamp};
+use engine::{Job, JobId, Recorded};
 use rusqlite::Connection;
 use std::path::Path;
 
@@ -98,7 +98,7 @@ impl HistoryRecords for Reader {
         })
     }
 
-    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
+    fn record_version(&self, id: JobId) -> Result<Option<RecordVersion>, JournalError> {
         let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
             let rows = self.rows(connection);
@@ -117,7 +117,7 @@ impl HistoryRecords for Reader {
                 }
             }
             rows.confirms_after(job.number, last_seq)?.iter().for_each(update_length);
-            Ok(Some((job.created, length)))
+            Ok(Some(RecordVersion { number: job.number, created: job.created, entries: length }))
         })
     }
 

@@ -189,8 +189,10 @@ impl Live {
     fn assert_read_by(&self, records: &dyn Records, what: &str) {
         let found = records.load_job(self.job.id()).expect("reads").expect(what);
         assert_eq!(found.number, self.number, "{what}");
-        let length = records.record_length(self.job.id()).expect("reads");
-        assert_eq!(length, Some((self.job.origin().created, self.job.entry_count())), "{what}");
+        let version = records.record_version(self.job.id()).expect("reads").expect(what);
+        assert_eq!(version, found.version(), "{what}");
+        let expected = (self.job.origin().created, self.job.entry_count());
+        assert_eq!((version.created, version.entries), expected, "{what}");
         assert!(found.job == self.job, "{what}: the job that is read is another");
     }
 }

@@ -1,0 +1,137 @@
+//! Ended jobs with long records are cached. Whatever happens to a job, the cache answers as the
+//! journal does, and reads get its bytes when they need them.
+
+use actix_web::http::StatusCode;
+use serde_json::json;
+use support::api::Api;
+use support::manager::TestManager;
+use workflow_manager::actors::manager::Manager;
+use workflow_manager::settings::Settings;
+
+const WORKFLOW: &str = "
+workflows:
+  - name: two
+    steps:
+      - { name: first, external: true }
+      - { name: each, task: piece, depends: [ first ], onFailure: continue }
+    tasks:
+      - name: piece
+        itemListKey: items
+        steps: [ { name: work, external: true } ]
+";
+
+const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+
+/// What is shown of a job that has ended. None of it depends on the time.
+const PATHS: [&str; 9] = [
+    "",
+    "?view=light",
+    "/step/first",
+    "/step/each",
+    "/step/each/items",
+    "/step/first/output",
+    "/message",
+    "/result",
+    "/why",
+];
+
+/// A message whose record is too long for a read without a permit for its bytes.
+fn long_message(word: &str) -> String {
+    json!({ "items": [1, 2, 3], "text": word.repeat(300_000 / word.len()) }).to_string()
+}
+
+/// Asserts that the API that has cached the job answers these paths like one that has cached
+/// nothing.
+async fn assert_same_answers(manager: &Manager, warm: &Api, paths: &[&str], moment: &str) {
+    let cold = Api::new(manager).await;
+    for path in paths {
+        let path = format!("/api/job/{ID}{path}");
+        let expected = cold.get(&path, &[]).await;
+        for _ in 0..2 {
+            let answer = warm.get(&path, &[]).await;
+            assert_eq!(answer.status, expected.status, "{moment}: {path}");
+            assert!(answer.body == expected.body, "{moment}: {path}: {}", answer.text());
+        }
+    }
+}
+
+/// Waits until the job has this state, and no actor has it, so that it is read from the journal.
+async fn until_read_from_journal(manager: &TestManager, api: &Api, state: &str) {
+    let path = format!("/api/job/{ID}?view=light");
+    api.until(&path, |job| job["state"] == state).await;
+    manager.until_closed(ID.parse().expect("an id")).await;
+}
+
+#[test]
+fn the_cache_answers_as_the_journal_does_after_each_change_of_a_job() {
+    actix_rt::System::new().block_on(async {
+        let manager = TestManager::with(WORKFLOW).await;
+        let api = Api::new(&manager).await;
+        let job = format!("/api/job/{ID}");
+        let first = format!("{job}/step/first");
+        let create = format!("two?id={ID}");
+        api.create_job(&create, &long_message("some text")).await;
+        api.post_until_accepted(&format!("{first}?type=error"), r#"{"error":"no"}"#).await;
+        until_read_from_journal(&manager, &api, "failed").await;
+        assert_same_answers(&manager, &api, &PATHS, "failed").await;
+
+        api.post_until_accepted(&format!("{job}/retry"), "").await;
+        assert_same_answers(&manager, &api, &["/result", "/message"], "retried").await;
+        api.post_until_accepted(&first, r#"{"items":[1,2,3],"output":1}"#).await;
+        complete_items(&api, 3).await;
+        until_read_from_journal(&manager, &api, "completed").await;
+        assert_same_answers(&manager, &api, &PATHS, "completed").await;
+
+        api.post_until_accepted(&format!("{job}/rerun?step=first"), "").await;
+        api.post_until_accepted(&first, r#"{"items":[1,2,3],"output":2}"#).await;
+        complete_items(&api, 3).await;
+        until_read_from_journal(&manager, &api, "completed").await;
+        assert_same_answers(&manager, &api, &PATHS, "run again").await;
+
+        api.request(actix_web::http::Method::DELETE, &format!("{job}?erase=true"), &[], "").await;
+        assert_eq!(api.get(&job, &[]).await.status, StatusCode::NOT_FOUND);
+        assert_same_answers(&manager, &api, &PATHS, "erased").await;
+        api.create_job(&create, &long_message("another text")).await;
+        api.post_until_accepted(&format!("{job}/cancel"), "").await;
+        until_read_from_journal(&manager, &api, "cancelled").await;
+        assert_same_answers(&manager, &api, &PATHS, "created anew").await;
+        manager.stop().await;
+    });
+}
+
+/// Completes the child jobs of step `each`, once there are `count` that have not ended.
+async fn complete_items(api: &Api, count: usize) {
+    let running = format!("/api/job/{ID}/children?step=each&state=running&limit=100");
+    let is_whole =
+        |page: &serde_json::Value| page["children"].as_array().map(Vec::len) == Some(count);
+    let page = api.until(&running, is_whole).await;
+    for child in page["children"].as_array().expect("a list") {
+        let path = format!("/api/job/{}/step/work", child["job"].as_str().expect("an id"));
+        api.post_until_accepted(&path, r#"{"item":1}"#).await;
+    }
+}
+
+#[test]
+fn a_read_that_needs_the_bytes_of_the_cache_gets_them() {
+    // A read of a job takes six times the size of its record: with the small job there is room
+    // left for the cache, the large job takes all.
+    let change = |settings: &mut Settings| settings.http.reads_bytes_max = 2_400_000;
+    TestManager::with(WORKFLOW).set(change).serve(|api| async move {
+        let mut jobs = Vec::new();
+        for text in [long_message("small"), long_message("large").replace("large", "larger than")] {
+            let id = api.create_job("two", &text).await;
+            api.post_until_accepted(&format!("/api/job/{id}/cancel"), "").await;
+            jobs.push(format!("/api/job/{id}/why"));
+        }
+        let answers = &api.state().budgets.answers;
+        // It is cached once its end is committed.
+        support::waits::until_async("the small job is cached", async || {
+            assert_eq!(api.get(&jobs[0], &[]).await.status, StatusCode::OK);
+            (300_000..400_000).contains(&answers.used())
+        })
+        .await;
+        let large = api.get(&jobs[1], &[]).await;
+        assert_eq!(large.status, StatusCode::OK, "{}", large.text());
+        assert_eq!(answers.used(), 0, "the small job has given its bytes");
+    });
+}
