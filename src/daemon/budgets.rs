@@ -3,6 +3,9 @@
 use crate::settings::{EmbeddedSettings, HttpSettings};
 use base::budget::{MessageBudget, ResourceBudget};
 
+/// How many responses can be compressed while they are sent. Each takes a third of a mebibyte.
+const COMPRESSORS_MAX: usize = 32;
+
 /// All budgets of a process.
 pub struct Budgets {
     /// Bytes of bodies up to [`base::budget::SMALL_BODY_BYTES_MAX`]: a quarter of the budget for
@@ -14,6 +17,8 @@ pub struct Budgets {
     pub answers: ResourceBudget,
     /// Concurrent reads of the journal.
     pub reads: ResourceBudget,
+    /// Large responses that are compressed while they are sent.
+    pub compressors: ResourceBudget,
     /// Workers that wait for a message, by a long poll.
     pub waiters: ResourceBudget,
     /// Bytes of step messages on their way to workers.
@@ -29,6 +34,7 @@ impl Budgets {
             large_bodies: ResourceBudget::for_bytes(large_bytes_max),
             answers: ResourceBudget::for_bytes(http.reads_bytes_max),
             reads: ResourceBudget::for_count(http.reads_max),
+            compressors: ResourceBudget::for_count(COMPRESSORS_MAX),
             waiters: ResourceBudget::for_count(http.waiters_max),
             messages: MessageBudget::new(embedded.sending_bytes_max),
         }

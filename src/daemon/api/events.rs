@@ -1,6 +1,7 @@
 //! Streams events to subscribers as server-sent events (docs/reference/http-api-operations.md).
 
 use super::active_jobs;
+use super::compression::EVENT_STREAM_TYPE;
 use super::connection_slots::RequestSlot;
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -45,9 +46,6 @@ fn describe_stream(id: &str, summary: &str) -> OperationSpec {
 
 /// The shortest time between two counts of the child jobs for a stream.
 const COUNT_INTERVAL: Duration = Duration::from_millis(250);
-
-/// The content type of server-sent events.
-const EVENT_STREAM_TYPE: &str = "text/event-stream";
 
 /// Streams the events of all jobs, or of the jobs of one workflow.
 async fn stream_all(

@@ -4,6 +4,7 @@
 //! `Sec-Fetch-Site` and `Origin`. Programs send neither. A page that uses DNS rebinding is of the
 //! same origin for the browser, so it is recognised by the header `Host`.
 
+use super::compression;
 use super::connection_slots::{CallGuard, ConnectionSlot};
 use super::problem::Problem;
 use super::route::{Access, ApiRoute, Server};
@@ -360,10 +361,17 @@ pub(super) async fn finish_response(
         shrink_headers(request.headers_mut());
     }
     let payload = has_body(request.headers()).then(|| hold_payload(&mut request));
+    let api = request.app_data::<web::Data<ApiState>>().cloned();
+    let api = api.filter(|_| request.method() == Method::GET);
+    let accepts_gzip = compression::accepts_gzip(&request);
     let mut response = next.call(request).await?;
     set_headers(response.headers_mut());
-    Ok(response.map_body(|_, body| {
+    Ok(response.map_body(|head, body| {
         let body = if is_head { BoxBody::new(HeadOnly(body.size())) } else { body.boxed() };
+        let body = match api {
+            Some(api) => compression::compress(head, body, accepts_gzip, &api.budgets.compressors),
+            None => body,
+        };
         match (payload, call) {
             (None, None) => body,
             (payload, call) => BoxBody::new(HoldingBody { body, _payload: payload, _call: call }),

@@ -8,6 +8,7 @@ mod app;
 pub mod attempts;
 mod children;
 mod cluster;
+mod compression;
 mod confirmed_step;
 mod connection;
 pub mod connection_limits;

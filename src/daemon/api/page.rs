@@ -1,6 +1,7 @@
 //! Serves the page at `/`, whose files are embedded in the binary. The page is a client of the API
 //! like any other: its files need no token, but its requests do.
 
+use super::compression::{GZIP, accepts_gzip, compress_file};
 use super::jobs::matches_etag;
 use super::problem::Problem;
 use super::route::*;
@@ -8,8 +9,11 @@ use actix_web::http::header::{
     self, ETag, EntityTag, Header, HeaderName, HeaderValue, IfNoneMatch,
 };
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use rust_embed::Embed;
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 pub(super) const ROUTES: &[ApiRoute] = &[
@@ -97,8 +101,20 @@ async fn serve_index(request: HttpRequest) -> HttpResponse {
     response.content_type("text/html; charset=utf-8").body(html.as_str())
 }
 
+/// The files of the page that compression makes smaller, compressed at their first use.
+static COMPRESSED_FILES: LazyLock<HashMap<String, Bytes>> = LazyLock::new(|| {
+    let compress = |path: Cow<'static, str>| {
+        let compressed = compress_file(&Files::get(&path)?.data)?;
+        Some((path.into_owned(), compressed))
+    };
+    Files::iter().filter_map(compress).collect()
+});
+
 /// Serves a file of the page other than `index.html`.
-async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
+async fn serve_asset(
+    request: HttpRequest,
+    path: web::Path<(String, String)>,
+) -> Result<HttpResponse, Problem> {
     let (hash, path) = path.into_inner();
     let file = Files::get(&path)
         .filter(|_| path != "index.html")
@@ -110,7 +126,15 @@ async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, 
     for header in HEADERS {
         response.insert_header(header);
     }
-    Ok(response.content_type(content_type(&path)).body(file.data.into_owned()))
+    response.content_type(content_type(&path));
+    match COMPRESSED_FILES.get(&path).filter(|_| accepts_gzip(&request)) {
+        Some(compressed) => {
+            response.insert_header((header::VARY, "accept-encoding"));
+            response.insert_header((header::CONTENT_ENCODING, GZIP));
+            Ok(response.body(compressed.clone()))
+        }
+        None => Ok(response.body(file.data.into_owned())),
+    }
 }
 
 /// Returns the content type of a file from the extension of its name.
