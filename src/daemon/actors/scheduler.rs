@@ -471,12 +471,12 @@ impl Entry {
     fn refuse(&mut self, error: &RequestError, now: Timestamp) {
         let (refusal, is_told) = Refusal::following(self.refusal.take(), error, now);
         let (schedule, reason) = (self.schedule.full_name(), refusal.reason());
-        match error {
-            _ if is_told => tracing::debug!(schedule, reason, "a schedule still has to wait"),
-            RequestError::NoPlace(_) => {
-                tracing::info!(schedule, reason, "a schedule has to wait for a place of a limit")
-            }
-            _ => tracing::warn!(schedule, reason, "a schedule has to wait: it is tried again"),
+        if is_told {
+            tracing::debug!(schedule, reason, "a schedule still has to wait");
+        } else if matches!(error, RequestError::NoPlace(_)) {
+            tracing::info!(schedule, reason, "a schedule has to wait for a place of a limit");
+        } else {
+            tracing::warn!(schedule, reason, "a schedule has to wait: it is tried again");
         }
         self.refusal = Some(refusal);
     }
