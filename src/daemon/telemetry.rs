@@ -262,7 +262,8 @@ impl Metrics {
             schedule_failures: register.counter_vec(
                 "schedule_failures_total",
                 "attempts to start the jobs of due slots, or to store what became of the \
-                 slots, that failed; they are repeated each second",
+                 slots, that failed, without those that a limit refused; they are repeated each \
+                 second",
                 &["schedule"],
             ),
             dispatched: register.counter_vec(
