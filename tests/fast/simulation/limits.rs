@@ -208,9 +208,10 @@ impl LimitWatch {
         let Some(max) = self.limits.get(&place.0).and_then(|limit| limit.concurrency) else {
             return Ok(());
         };
-        let held = self.holders.values().filter(|places| places.contains(place)).count();
-        if held > max as usize {
-            return Err(format!("{held} hold limit {place:?}, which has {max} places"));
+        let of_place = self.holders.iter().filter(|(_, places)| places.contains(place));
+        let held: Vec<Holder> = of_place.map(|(holder, _)| *holder).collect();
+        if held.len() > max as usize {
+            return Err(format!("{held:?} hold limit {place:?}, which has {max} places"));
         }
         Ok(())
     }

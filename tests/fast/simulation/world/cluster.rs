@@ -77,6 +77,8 @@ impl World {
 
     /// A process goes on that was not replaced. Its workers over HTTP come back to it.
     pub(crate) fn resume(&mut self, state: ProcessState) {
+        // It tells of its commits itself.
+        self.untold.clear();
         drop(self.exchange_process(state));
     }
 
