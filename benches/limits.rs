@@ -1,6 +1,9 @@
 //! What limits cost: the CPU of a step with one and without, the memory of those who wait, and how
 //! exactly a rate is reached. Each case runs in a process of its own, and the ratios are taken in
 //! one run.
+//!
+//! With a number, such as `cargo bench --bench limits -- 1000000`: what a fan-out of so many items
+//! takes, without limits and behind a rate of 5,000 a second.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -12,7 +15,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use support::manager::TestManager;
 use support::waits::poll;
-use workflow_manager::engine::JobId;
+use workflow_manager::engine::{JobId, JobState};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -24,6 +27,7 @@ limits:
   - { name: wide, concurrency: 1000000 }
   - { name: narrow, concurrency: 1 }
   - { name: thousand, rate: 1000/s }
+  - { name: quick, rate: 5000/s }
 workflows:
   - name: free
     steps:
@@ -42,6 +46,13 @@ workflows:
   - { name: asks, steps: [ { name: wait, external: true } ] }
   - { name: waits, steps: [ { name: wait, queue: nobody, limit: narrow } ] }
   - { name: rated, steps: [ { name: send, queue: work, limit: thousand } ] }
+  - name: items
+    steps: [ { name: each, task: item } ]
+    tasks: [ { name: item, itemListKey: items, steps: [ { name: send, queue: work } ] } ]
+  - name: rated-items
+    steps: [ { name: each, task: item } ]
+    tasks:
+      - { name: item, itemListKey: items, steps: [ { name: send, queue: work, limit: quick } ] }
 ";
 
 const STEPS: usize = 5;
@@ -128,8 +139,22 @@ async fn measure_rate(folder: &Path) -> String {
     format!("a rate of 1000/s: {RATED} messages at {reached:.1}/s (within 2 %)")
 }
 
+/// Measures a fan-out of so many items.
+async fn measure_items(folder: &Path, workflow: &str, count: usize) -> String {
+    let manager = start(folder).await;
+    let message = serde_json::json!({ "items": (0..count).collect::<Vec<usize>>() }).to_string();
+    let begun = Instant::now();
+    let id = manager.create_job(workflow, &message).await;
+    poll(|| !manager.is_active(id)).await;
+    let (seconds, peak) = (begun.elapsed().as_secs_f64(), process::peak_kib() / 1024);
+    assert_eq!(manager.job(id).state(), JobState::Completed);
+    manager.stop().await;
+    format!("{workflow}: {count} in {seconds:.1} s, peak {peak} MiB")
+}
+
 fn main() {
     let mut out = std::io::stdout();
+    let item_count = std::env::args().find_map(|argument| argument.parse::<usize>().ok());
     if let Ok(case) = std::env::var(CASE_ENV) {
         let folder = tempfile::tempdir_in(".").expect("a folder");
         let path = folder.path();
@@ -137,6 +162,9 @@ fn main() {
             match &*case {
                 "cost" => measure_cost(path).await,
                 "rate" => measure_rate(path).await,
+                "items" | "rated-items" => {
+                    measure_items(path, &case, item_count.expect("a number")).await
+                }
                 workflow => measure_jobs(path, workflow).await.to_string(),
             }
         });
@@ -145,10 +173,18 @@ fn main() {
     }
     let run_case = |case: &str| {
         let program = std::env::current_exe().expect("this program");
-        let output = Command::new(program).env(CASE_ENV, case).output().expect("runs");
+        let number = item_count.map(|count| count.to_string());
+        let command = &mut Command::new(program);
+        let output = command.args(number).env(CASE_ENV, case).output().expect("runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
     };
+    if item_count.is_some() {
+        for case in ["items", "rated-items"] {
+            writeln!(out, "{}", run_case(case)).expect("written");
+        }
+        return;
+    }
     writeln!(out, "{}", run_case("cost")).expect("written");
     writeln!(out, "{}", run_case("rate")).expect("written");
     let [asks, waits]: [f64; 2] =
