@@ -489,29 +489,34 @@ fn no_window_and_no_concurrency_is_exceeded_whatever_happens() {
             check_holders(&jobs, &settings, seed);
         }
         check_windows(&jobs, &settings, seed);
-        // A last kill, after which everybody has a turn.
-        gate = new_gate();
-        for (job, claim) in &jobs.claims {
-            tell(&mut gate, *job, Some(claim));
-        }
-        for (job, claim) in &jobs.claims {
-            if claim.holds() {
-                tell(&mut gate, *job, None);
-            }
-        }
-        let mut left = jobs.claims.values().filter(|claim| !claim.holds()).count();
-        for _ in 0..1_000 {
-            now += SECOND;
-            let admitted = gate.advance(Timestamp(now));
-            left -= admitted.len();
-            admitted.iter().for_each(|admission| tell(&mut gate, admission.job, None));
-        }
-        assert_eq!(left, 0, "seed {seed}: nobody waits for ever");
-        assert_eq!(gate.advance(Timestamp(now)), Vec::new(), "seed {seed}");
-        assert_eq!(gate.advance(Timestamp(now + 3_600 * SECOND)), Vec::new(), "seed {seed}");
-        assert!(gate.is_empty(), "seed {seed}: nothing leaks");
-        assert!(has_no_places(&gate), "seed {seed}: no place leaks");
+        // A last kill.
+        check_everybody_has_a_turn(new_gate(), &jobs, now, seed);
     }
+}
+
+/// Checks that all who wait are admitted once those who hold places have ended, and that then
+/// nothing is left at the gate.
+fn check_everybody_has_a_turn(mut gate: Gate, jobs: &Jobs, mut now: i64, seed: u64) {
+    for (job, claim) in &jobs.claims {
+        tell(&mut gate, *job, Some(claim));
+    }
+    for (job, claim) in &jobs.claims {
+        if claim.holds() {
+            tell(&mut gate, *job, None);
+        }
+    }
+    let mut left = jobs.claims.values().filter(|claim| !claim.holds()).count();
+    for _ in 0..1_000 {
+        now += SECOND;
+        let admitted = gate.advance(Timestamp(now));
+        left -= admitted.len();
+        admitted.iter().for_each(|admission| tell(&mut gate, admission.job, None));
+    }
+    assert_eq!(left, 0, "seed {seed}: nobody waits for ever");
+    assert_eq!(gate.advance(Timestamp(now)), Vec::new(), "seed {seed}");
+    assert_eq!(gate.advance(Timestamp(now + 3_600 * SECOND)), Vec::new(), "seed {seed}");
+    assert!(gate.is_empty(), "seed {seed}: nothing leaks");
+    assert!(has_no_places(&gate), "seed {seed}: no place leaks");
 }
 
 fn check_holders(jobs: &Jobs, settings: &[(&str, LimitSetting)], seed: u64) {
