@@ -14,7 +14,7 @@
 //!
 //! | point | effect of `return(…)` |
 //! |---|---|
-//! | `journal::write` | a row cannot be written: disk full (`full`), no memory (`memory`), or I/O error |
+//! | `journal::write` | a row cannot be written: `full` disk, no `memory`, or I/O error (others) |
 //! | `journal::commit` | the commit fails in the same way |
 //! | `journal::derive` | the projection of what is committed fails in the same way |
 //! | `journal::positions` | storing the offsets of buses fails in the same way |

@@ -5,7 +5,7 @@ use crate::settings::BusKind;
 use base::clock;
 use bus::{BusKey, BusState};
 use engine::{Millis, Timestamp};
-use journal::{FileLoss, LEASE};
+use journal::{FileLoss, LEASE, Remedy};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -129,6 +129,17 @@ pub enum JournalWait {
 }
 
 impl JournalWait {
+    /// Returns what the journal waits for with this remedy; `None`: waiting does not help.
+    pub fn for_remedy(remedy: Remedy) -> Option<JournalWait> {
+        match remedy {
+            Remedy::WaitForSpace => Some(JournalWait::DiskSpace),
+            Remedy::WaitForLock => Some(JournalWait::Lock),
+            Remedy::WaitForServer => Some(JournalWait::Server),
+            Remedy::WaitForMemory => Some(JournalWait::Memory),
+            Remedy::Exit => None,
+        }
+    }
+
     /// Returns a message for the log and for clients.
     pub fn as_str(self) -> &'static str {
         match self {

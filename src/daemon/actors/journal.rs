@@ -167,14 +167,10 @@ impl JournalActor {
                 if let Err(error) = self.store.create_status_tables(
                     &definitions.iter().map(|definition| &**definition).collect::<Vec<_>>(),
                 ) {
-                    match error.remedy() {
-                        Remedy::WaitForSpace
-                        | Remedy::WaitForLock
-                        | Remedy::WaitForServer
-                        | Remedy::WaitForMemory => {
-                            tracing::warn!(%error, "the tables of statuses have to wait")
-                        }
-                        Remedy::Exit => self.handle_fatal(&error),
+                    if error.remedy().is_retryable() {
+                        tracing::warn!(%error, "the tables of statuses have to wait")
+                    } else {
+                        self.handle_fatal(&error)
                     }
                 }
             }
@@ -226,18 +222,9 @@ impl JournalActor {
             match partial_commit::append_what_fits(&mut *self.store, &mut self.waiting_records) {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    match error.remedy() {
-                        Remedy::WaitForSpace => {
-                            self.wait_and_retry(JournalWait::DiskSpace, &error, ctx)
-                        }
-                        Remedy::WaitForLock => self.wait_and_retry(JournalWait::Lock, &error, ctx),
-                        Remedy::WaitForServer => {
-                            self.wait_and_retry(JournalWait::Server, &error, ctx)
-                        }
-                        Remedy::WaitForMemory => {
-                            self.wait_and_retry(JournalWait::Memory, &error, ctx)
-                        }
-                        Remedy::Exit => self.handle_fatal(&error),
+                    match JournalWait::for_remedy(error.remedy()) {
+                        Some(wait) => self.wait_and_retry(wait, &error, ctx),
+                        None => self.handle_fatal(&error),
                     }
                     return false;
                 }

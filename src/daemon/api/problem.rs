@@ -7,7 +7,7 @@ use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
 use engine::JobId;
 use engine::text::quote;
-use journal::{ForeignName, JournalError, Remedy};
+use journal::{ForeignName, JournalError};
 use serde::Serialize;
 use std::fmt;
 use utoipa::ToSchema;
@@ -239,20 +239,8 @@ impl From<JournalError> for Problem {
         if let JournalError::Lost { loss, .. } = &error {
             return Problem::overloaded(render_loss(loss));
         }
-        match error.remedy() {
-            Remedy::WaitForSpace => {
-                return Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned());
-            }
-            Remedy::WaitForLock => {
-                return Problem::overloaded(JournalWait::Lock.as_str().to_owned());
-            }
-            Remedy::WaitForServer => {
-                return Problem::overloaded(JournalWait::Server.as_str().to_owned());
-            }
-            Remedy::WaitForMemory => {
-                return Problem::overloaded(JournalWait::Memory.as_str().to_owned());
-            }
-            Remedy::Exit => {}
+        if let Some(wait) = JournalWait::for_remedy(error.remedy()) {
+            return Problem::overloaded(wait.as_str().to_owned());
         }
         tracing::error!(%error, "a read of the journal failed");
         Problem::internal(error.to_string())
