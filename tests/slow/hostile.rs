@@ -123,11 +123,11 @@ fn streams_and_answers_that_nobody_reads_take_nobodys_place() {
             idle.push(socket);
         }
     }
-    // Bodies that come byte by byte.
+    // Bodies that come byte by byte, and have not all come when the work is done.
     let mut dribbling: Vec<TcpStream> = (0..50).map(|_| open(&daemon)).collect();
     for socket in &mut dribbling {
         socket
-            .write_all(&request("POST /api/workflow/single", "Content-Length: 1000\r\n"))
+            .write_all(&request("POST /api/workflow/single", "Content-Length: 60000\r\n"))
             .unwrap();
     }
     beside(&daemon, |attacker| {
