@@ -81,6 +81,11 @@ impl ResourceBudget {
         additional.map(|additional| permit.merge(additional)).is_some()
     }
 
+    /// Returns the amount that a permit of this budget holds, in whole units.
+    pub fn held_by(&self, permit: &Permit) -> usize {
+        permit.num_permits() * self.unit
+    }
+
     /// Returns the amount in use, rounded up to whole units.
     pub fn used(&self) -> usize {
         let capacity = usize::try_from(self.capacity).unwrap_or(usize::MAX);
@@ -137,6 +142,7 @@ mod tests {
             budget.try_grow(&mut first, UNIT_BYTES) && first.num_permits() == 8,
             "the permit is large enough already"
         );
+        assert_eq!(budget.held_by(&first), 8 * UNIT_BYTES);
         let second = budget.try_acquire(2 * UNIT_BYTES).expect("free");
         assert!(!budget.try_grow(&mut first, 9 * UNIT_BYTES) && first.num_permits() == 8);
         budget.shrink(&mut first, UNIT_BYTES + 1);

@@ -151,9 +151,9 @@ impl RebuiltJobs {
         let bytes = job_bytes(&stored.job) + stored.job.bookkeeping_bytes();
         let is_ended = stored.job.state().is_ended();
         let permit = if is_ended { self.acquire(bytes) } else { None };
-        let must_cache = permit.is_some();
+        let cached_bytes = permit.as_ref().map(|permit| self.budget.held_by(permit));
         let job = Arc::new(RebuiltJob { stored, bytes, _permit: permit });
-        if must_cache {
+        if let Some(bytes) = cached_bytes {
             let value = Value::Job(job.clone());
             self.insert(Key::Job(id), Cached { version, bytes, value });
         }
@@ -182,8 +182,8 @@ impl RebuiltJobs {
         version: RecordVersion,
         attempts: &AttemptHistory,
     ) {
-        let bytes = attempts.memory_bytes();
-        let Some(permit) = self.acquire(bytes) else { return };
+        let Some(permit) = self.acquire(attempts.memory_bytes()) else { return };
+        let bytes = self.budget.held_by(&permit);
         let attempts = Arc::new(CachedAttempts { attempts: attempts.clone(), _permit: permit });
         let value = Value::Attempts(attempts);
         self.insert(Key::Attempts(id, step), Cached { version, bytes, value });
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     fn the_cache_has_bounds_and_removes_first_what_was_not_used_for_longest() {
         let attempts = AttemptHistory::for_step(STEP);
-        let bytes = attempts.memory_bytes();
         let has = |jobs: &RebuiltJobs, number| {
             jobs.find_attempts(job(number), STEP, version(1, 5)).is_some()
         };
-        let (jobs, budget) = cache(3 * bytes * CACHE_DIVISOR + 16 * 1024);
+        // Each takes a unit of the budget, a kibibyte.
+        let (jobs, budget) = cache(3 * 1024 * CACHE_DIVISOR);
         for number in 0..3 {
             jobs.insert_attempts((job(number), STEP), version(1, 5), &attempts);
         }
@@ -284,11 +284,13 @@ mod tests {
         let bytes_max = jobs.bytes_max;
         for number in 3..1_000 {
             jobs.insert_attempts((job(number), STEP), version(1, 5), &attempts);
-            assert!(jobs.lock().bytes <= bytes_max && has(&jobs, 0));
+            assert!(has(&jobs, 0));
+            assert!(jobs.lock().bytes <= bytes_max);
         }
         assert!(!has(&jobs, 1) && has(&jobs, 999) && budget.used() > 0);
         jobs.clear();
-        assert_eq!((budget.used(), jobs.lock().bytes, has(&jobs, 999)), (0, 0, false));
+        assert!(!has(&jobs, 999));
+        assert_eq!((budget.used(), jobs.lock().bytes), (0, 0));
 
         let (jobs, budget) = cache(1 << 30);
         for number in 0..2 * VALUES_MAX as u128 {
