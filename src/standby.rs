@@ -28,6 +28,10 @@ use workflow_manager::settings::Settings;
 use workflow_manager::telemetry::Metrics;
 use workflow_manager::{api, reload};
 
+/// How long the servers of a standby that takes over serve the connections that they have just
+/// accepted.
+const ACCEPTED_GRACE: Duration = Duration::from_millis(100);
+
 /// How long a stop of a standby waits for requests under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -221,7 +225,13 @@ impl StandbyServers {
     /// Stops the servers once the manager's own have the listeners. Requests under way are answered
     /// to their end; this does not wait for them.
     pub(crate) fn retire(self) {
-        actix_rt::spawn(self.close());
+        actix_rt::spawn(async move {
+            // A stop drops the connections that are accepted and not served yet. From now on the
+            // other server accepts them.
+            self.http.pause().await;
+            tokio::time::sleep(ACCEPTED_GRACE).await;
+            self.close().await;
+        });
     }
 
     /// Stops the servers, and waits a moment for requests under way.
