@@ -356,16 +356,11 @@ impl JournalActor {
         }
         match self.store.store_offsets(&self.pending_offsets.to_vec()) {
             Ok(()) => self.pending_offsets.clear(),
-            Err(error) => match error.remedy() {
-                // A later retry stores them. Until then, a crash has more messages read again.
-                Remedy::WaitForSpace
-                | Remedy::WaitForLock
-                | Remedy::WaitForServer
-                | Remedy::WaitForMemory => {
-                    ctx.run_later(self.env.settings.full_retry.0, Self::store_offsets);
-                }
-                Remedy::Exit => self.handle_fatal(&error),
-            },
+            // A later retry stores them. Until then, a crash has more messages read again.
+            Err(error) if error.remedy().is_retryable() => {
+                ctx.run_later(self.env.settings.full_retry.0, Self::store_offsets);
+            }
+            Err(error) => self.handle_fatal(&error),
         }
     }
 
@@ -391,20 +386,14 @@ impl JournalActor {
                 }
                 self.schedule_follow_up(ctx);
             }
-            Err(error) => match error.remedy() {
-                // The entries are committed. Only lists and statuses are out of date until the
-                // retry.
-                remedy @ (Remedy::WaitForSpace
-                | Remedy::WaitForLock
-                | Remedy::WaitForServer
-                | Remedy::WaitForMemory) => {
-                    if remedy == Remedy::WaitForSpace {
-                        self.report_waiting(JournalWait::DiskSpace, &error);
-                    }
-                    ctx.run_later(self.env.settings.full_retry.0, Self::retry_follow_up);
+            // The entries are committed. Only lists and statuses are out of date until the retry.
+            Err(error) if error.remedy().is_retryable() => {
+                if error.remedy() == Remedy::WaitForSpace {
+                    self.report_waiting(JournalWait::DiskSpace, &error);
                 }
-                Remedy::Exit => self.handle_fatal(&error),
-            },
+                ctx.run_later(self.env.settings.full_retry.0, Self::retry_follow_up);
+            }
+            Err(error) => self.handle_fatal(&error),
         }
     }
 

@@ -172,16 +172,11 @@ pub fn start_on(
     let workflows: Vec<&Definition> =
         definitions.values().map(|definition| &**definition).collect();
     if let Err(error) = store.create_status_tables(&workflows) {
-        match error.remedy() {
-            // The first job of each workflow creates its missing table.
-            Remedy::WaitForSpace
-            | Remedy::WaitForLock
-            | Remedy::WaitForServer
-            | Remedy::WaitForMemory => {
-                tracing::warn!(%error, "the tables of statuses have to wait")
-            }
-            Remedy::Exit => return Err(error.into()),
+        if !error.remedy().is_retryable() {
+            return Err(error.into());
         }
+        // The first job of each workflow creates its missing table.
+        tracing::warn!(%error, "the tables of statuses have to wait");
     }
     let numbers = store.job_numbers()?;
     let marks = store.load_rate_marks()?;

@@ -113,13 +113,8 @@ impl JournalWriter {
     fn find_deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
         let projection_error = match self.project() {
             Ok(()) => return Ok(roots.to_vec()),
-            Err(error) => match error.remedy() {
-                Remedy::WaitForSpace
-                | Remedy::WaitForLock
-                | Remedy::WaitForServer
-                | Remedy::WaitForMemory => error,
-                Remedy::Exit => return Err(error),
-            },
+            Err(error) if error.remedy().is_retryable() => error,
+            Err(error) => return Err(error),
         };
         let mut projected_roots = Vec::new();
         for root in roots {

@@ -11,7 +11,7 @@ use actix::{AsyncContext, Context};
 use base::clock;
 use base::faults;
 use engine::Millis;
-use journal::{DeletedJob, Deletion, JobNumber, Remedy};
+use journal::{DeletedJob, Deletion, JobNumber};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -69,16 +69,13 @@ impl JournalActor {
                 }
                 Ok(Erased)
             }
-            Err(error) => match error.remedy() {
-                Remedy::WaitForSpace
-                | Remedy::WaitForLock
-                | Remedy::WaitForServer
-                | Remedy::WaitForMemory => Err(RequestError::Overloaded(error.to_string())),
-                Remedy::Exit => {
-                    self.handle_fatal(&error);
-                    Err(journal_lost_error(&self.env))
-                }
-            },
+            Err(error) if error.remedy().is_retryable() => {
+                Err(RequestError::Overloaded(error.to_string()))
+            }
+            Err(error) => {
+                self.handle_fatal(&error);
+                Err(journal_lost_error(&self.env))
+            }
         };
         Outgoing::Respond(ClientResponse::Erase(sender, result)).send(&self.env.outbox);
     }
