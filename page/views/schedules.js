@@ -27,7 +27,7 @@ const FEW = 8;
 
 /** What became of a slot, as the style sheet knows it. */
 const TONES = /** @type {Record<string, string>} */ ({ started: 'completed', waits: 'running', skipped: 'skipped', missed: 'failed' });
-const MEANS = /** @type {Record<string, string>} */ ({ started: 'its job was started', waits: 'an earlier job runs: it starts when that one has ended', skipped: 'an earlier job ran, or the schedule was paused', missed: 'no manager ran then, or its deadline has passed' });
+const MEANS = /** @type {Record<string, string>} */ ({ started: 'its job was started', waits: 'an earlier job runs: it starts when that one has ended', skipped: 'an earlier job ran, or the schedule was paused', missed: 'no manager ran then, or its job could not be started, or its deadline has passed' });
 
 const EXAMPLE = `schedules:
   - name: nightly            # at two on working days, by the clock of Berlin

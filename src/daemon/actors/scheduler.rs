@@ -338,16 +338,17 @@ impl Scheduler {
             return self.set_due(name, Some(Timestamp(now.0 + RETRY_DELAY_NS)));
         }
         let parts = (entry.schedule.clone(), entry.definition.clone());
-        if !entry.ledger.starting().is_empty() {
-            let (starts, ledger) = (entry.ledger.starting().to_vec(), entry.ledger.with_started());
-            let stored = to_stored(name, &ledger);
-            let work = async move {
-                env.start_jobs(parts, starts).await?;
-                env.store(vec![stored]).await
-            };
-            return self.change(name, ledger, work, Cause::Slots, ctx);
-        }
-        let judged = entry.ledger.judge(&entry.schedule, now, |id| routes.is_active(id));
+        let ledger = &entry.ledger;
+        let judged = if ledger.starting().is_empty() {
+            let refusal = entry.refusal.as_ref().map(Refusal::reason);
+            ledger.judge(&entry.schedule, now, |id| routes.is_active(id), refusal)
+        } else {
+            Some(
+                ledger
+                    .expire_starting(&entry.schedule, now)
+                    .unwrap_or_else(|| ledger.start_starting()),
+            )
+        };
         let Some(judged) = judged else {
             entry.refusal = None;
             return self.set_due(name, None);

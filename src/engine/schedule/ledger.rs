@@ -8,6 +8,7 @@
 
 use super::plan::{Missed, Overlap, Schedule};
 use crate::id::JobId;
+use crate::text::shorten;
 use crate::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -24,6 +25,9 @@ const ON_TIME: Millis = Millis(60_000);
 
 /// How many slots are judged at once.
 const DUE_MAX: usize = 2_000;
+
+/// Why a slot is missed whose job did not start within the deadline of the schedule.
+const DEADLINE_PASSED: &str = "its deadline has passed";
 
 /// How far the mark may be ahead of the clock. If it is further, the clock was wrong when slots
 /// were judged, and the mark returns to the clock.
@@ -97,7 +101,7 @@ pub enum Verdict {
     Waits,
     /// It was skipped: an earlier job ran, or the schedule was paused.
     Skipped,
-    /// It passed while no manager ran, or its deadline passed.
+    /// It passed while no manager ran or its job could not be started, or its deadline passed.
     Missed,
 }
 
@@ -133,7 +137,7 @@ pub struct Start {
 #[derive(Debug, PartialEq)]
 pub struct Judged {
     /// The new ledger. If it has jobs that are [starting](Ledger::starting), it is stored first;
-    /// otherwise after the job of `starts`, if there is one, is started.
+    /// otherwise after the jobs of `starts`, if there are any, are started.
     pub ledger: Ledger,
     /// The jobs to start, in order. Empty if they are those that are starting.
     pub starts: Vec<Start>,
@@ -239,6 +243,39 @@ impl Ledger {
         &self.starting
     }
 
+    /// Returns the ledger without the jobs that are starting and whose deadline has passed: their
+    /// slots are missed. `None`: there are none.
+    pub fn expire_starting(&self, schedule: &Schedule, now: Timestamp) -> Option<Judged> {
+        let is_expired = |start: &Start| schedule.is_too_late(start.slot, now);
+        let (mut ledger, mut count) = (self.clone(), 0);
+        while let Some(position) = ledger.starting.iter().position(is_expired) {
+            let Start { slot, id, replaces } = ledger.starting.remove(position);
+            ledger.jobs.retain(|job| *job != id);
+            // What it would have replaced is replaced by the job that would have replaced it, or
+            // goes on.
+            match ledger.starting.iter_mut().find(|start| start.replaces.contains(&id)) {
+                Some(next) => next.replaces = replaces,
+                None => ledger.jobs.extend(replaces),
+            }
+            ledger.judgements.retain(|judgement| judgement.job != Some(id));
+            let missed = Judgement::new(slot, now, Verdict::Missed);
+            ledger.add(Judgement { reason: Some(DEADLINE_PASSED.into()), ..missed });
+            count += 1;
+        }
+        if count == 0 {
+            return None;
+        }
+        let counts = vec![(Verdict::Missed, count)];
+        Some(Judged { ledger, starts: Vec::new(), counts })
+    }
+
+    /// Starts the jobs that are starting.
+    pub fn start_starting(&self) -> Judged {
+        let counts =
+            vec![(Verdict::Started, u64::try_from(self.starting.len()).unwrap_or(u64::MAX))];
+        Judged { ledger: self.with_started(), starts: self.starting.clone(), counts }
+    }
+
     /// Returns the ledger after the jobs that were starting have been started.
     pub fn with_started(&self) -> Ledger {
         Ledger { starting: Vec::new(), ..self.clone() }
@@ -263,26 +300,30 @@ impl Ledger {
     }
 
     /// Judges what is due; `None`: nothing is, or jobs are [starting](Self::starting). `is_running`
-    /// tells whether a job has not ended.
+    /// tells whether a job has not ended. `refusal`: why the first slot that is due could not start
+    /// its job before; `None`: nobody tried.
     pub fn judge(
         &self,
         schedule: &Schedule,
         now: Timestamp,
         is_running: impl Fn(JobId) -> bool,
+        refusal: Option<&str>,
     ) -> Option<Judged> {
         if !self.starting.is_empty() {
             return None;
         }
-        let mut round =
-            Round { schedule, now, ledger: self.clone(), starts: Vec::new(), counts: Vec::new() };
+        let (starts, counts) = (Vec::new(), Vec::new());
+        let mut round = Round { schedule, now, refusal, ledger: self.clone(), starts, counts };
         round.ledger.correct_mark(now);
         round.ledger.jobs.retain(|job| is_running(*job));
         round.judge_waiting();
         round.judge_due();
-        let Round { mut ledger, mut starts, counts, .. } = round;
+        let Round { mut ledger, mut starts, mut counts, .. } = round;
         let is_changed = ledger.mark != self.mark || ledger.waiting != self.waiting;
         if counts.len() > 1 {
             ledger.starting = std::mem::take(&mut starts);
+            // They count once they are started.
+            counts.retain(|(verdict, _)| *verdict != Verdict::Started);
         }
         is_changed.then_some(Judged { ledger, starts, counts })
     }
@@ -359,6 +400,7 @@ impl Judgement {
 struct Round<'a> {
     schedule: &'a Schedule,
     now: Timestamp,
+    refusal: Option<&'a str>,
     ledger: Ledger,
     starts: Vec<Start>,
     counts: Vec<(Verdict, u64)>,
@@ -407,7 +449,13 @@ impl Round<'_> {
             Missed::All => MISSED_STARTS_MAX,
         };
         let (missed, started_late) = late.split_at(late.len().saturating_sub(starts_late));
-        self.add_row(missed, Verdict::Missed, "no manager ran then");
+        match self.refusal {
+            Some(refusal) => {
+                let reason = format!("its job could not be started: {}", shorten(refusal));
+                self.add_row(missed, Verdict::Missed, &reason);
+            }
+            None => self.add_row(missed, Verdict::Missed, "no manager ran then"),
+        }
         for slot in started_late.iter().chain(on_time) {
             self.judge_overlap(*slot);
         }
@@ -436,11 +484,10 @@ impl Round<'_> {
 
     /// Starts the job of a slot, unless its deadline has passed.
     fn start_or_miss(&mut self, slot: Timestamp, replaces: Vec<JobId>) {
-        let deadline = self.schedule.deadline;
-        if slot.after(deadline).is_some_and(|deadline| deadline < self.now) {
+        if self.schedule.is_too_late(slot, self.now) {
             // The jobs that it would have replaced go on.
             self.ledger.jobs.extend(replaces);
-            return self.add(slot, Verdict::Missed, None, "its deadline has passed");
+            return self.add(slot, Verdict::Missed, None, DEADLINE_PASSED);
         }
         let id = self.schedule.job_id(slot);
         self.starts.push(Start { slot, id, replaces });

@@ -147,6 +147,11 @@ impl Schedule {
         slot.plus(Millis(u64::try_from(delay).unwrap_or(u64::MAX)))
     }
 
+    /// Returns whether the job of a slot must not start any more: its deadline has passed.
+    pub fn is_too_late(&self, slot: Timestamp, now: Timestamp) -> bool {
+        slot.after(self.deadline).is_some_and(|deadline| deadline < now)
+    }
+
     /// Returns the next slots after a time, at most `count`.
     pub fn next_slots(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
         std::iter::successors(self.timing.next_after(after), |slot| self.timing.next_after(*slot))

@@ -41,7 +41,7 @@ impl Simulator<'_> {
         let Some(Firing { schedule, definition, ledger, .. }) = &self.firing else { return };
         let (schedule, definition) = (schedule.clone(), definition.clone());
         let last = ledger.judgements().next().cloned();
-        let judged = ledger.judge(&schedule, self.now, |id| self.open_jobs.contains(&id));
+        let judged = ledger.judge(&schedule, self.now, |id| self.open_jobs.contains(&id), None);
         if let Some(judged) = judged {
             // Of a round of several slots, the jobs to start are in the ledger.
             let starting = judged.ledger.starting().to_vec();

@@ -28,7 +28,7 @@ fn minute(minutes: u64) -> Timestamp {
 
 /// Judges at a time, as the caller does: all starts are returned, and the ledger is kept.
 fn judge(ledger: &mut Ledger, schedule: &Schedule, now: u64, running: &[JobId]) -> Vec<Start> {
-    match ledger.judge(schedule, minute(now), |id| running.contains(&id)) {
+    match ledger.judge(schedule, minute(now), |id| running.contains(&id), None) {
         Some(judged) => {
             let starts = judged.ledger.starting().to_vec();
             *ledger = judged.ledger.with_started();
@@ -199,7 +199,7 @@ fn jobs_that_were_started_before_a_crash_are_found_and_their_slots_judged() {
 fn a_round_of_several_verdicts_is_not_judged_again_after_a_crash() {
     let schedule = schedule(Missed::Last, Overlap::Allow);
     let ledger = Ledger::new(&schedule, minute(5));
-    let judged = ledger.judge(&schedule, minute(42), |_| false).expect("some are due");
+    let judged = ledger.judge(&schedule, minute(42), |_| false, None).expect("some are due");
     let stored = judged.ledger;
     let missed = (minute(30), Verdict::Missed, 3);
     let expected = [(minute(40), Verdict::Started, 1), missed];
@@ -207,7 +207,7 @@ fn a_round_of_several_verdicts_is_not_judged_again_after_a_crash() {
     assert_eq!(judged.starts, [], "it is stored before its job starts");
     // Later, the slot at 50 is due too, but first the job has to be there.
     assert_eq!(stored.next_due(&schedule), Some(minute(40)));
-    assert_eq!(stored.judge(&schedule, minute(52), |_| false), None);
+    assert_eq!(stored.judge(&schedule, minute(52), |_| false, None), None);
     for exists in [false, true] {
         let mut recovered = stored.clone();
         recovered.recover(&schedule, minute(52), |_| Ok::<_, ()>(exists)).expect("reads");
@@ -218,6 +218,50 @@ fn a_round_of_several_verdicts_is_not_judged_again_after_a_crash() {
     }
     let text = serde_json::to_string(&stored).expect("texts and numbers");
     assert_eq!(serde_json::from_str::<Ledger>(&text).expect("the same"), stored);
+}
+
+#[test]
+fn a_job_that_cannot_start_within_the_deadline_does_not_start_behind_a_later_slot() {
+    let deadline = Some(Millis(25 * MINUTE.0));
+    let schedule = Schedule { deadline, ..schedule(Missed::All, Overlap::Replace) };
+    let mut ledger = Ledger::new(&schedule, minute(5));
+    let first = judge(&mut ledger, &schedule, 10, &[])[0].id;
+    // The job of the slot at 20 could not start. It is judged again beside the slot at 30.
+    let judged = ledger.judge(&schedule, minute(30), |id| id == first, None).expect("two are due");
+    assert_eq!(judged.counts, [], "what is to start counts once it has");
+    let ledger = judged.ledger;
+    assert_eq!(slots(ledger.starting()), [minute(20), minute(30)]);
+    assert_eq!(ledger.expire_starting(&schedule, minute(45)), None);
+    let Judged { ledger, starts, counts } =
+        ledger.expire_starting(&schedule, minute(46)).expect("one is too late");
+    assert_eq!((starts, counts), (vec![], vec![(Verdict::Missed, 1)]));
+    assert_eq!(slots(ledger.starting()), [minute(30)]);
+    assert_eq!(ledger.starting()[0].replaces, [first], "not the job that never started");
+    assert_eq!(verdicts(&ledger)[0], (minute(20), Verdict::Missed, 1));
+    let Judged { ledger, .. } =
+        ledger.expire_starting(&schedule, minute(56)).expect("the other one is too late");
+    assert_eq!(ledger.starting(), []);
+    assert_eq!(ledger.jobs, [first], "the job that was to be replaced goes on");
+    let missed = |slot| (minute(slot), Verdict::Missed, 1);
+    assert_eq!(verdicts(&ledger)[..2], [missed(30), missed(20)]);
+}
+
+#[test]
+fn slots_that_were_refused_are_not_said_to_have_met_no_manager() {
+    let schedule = schedule(Missed::Last, Overlap::Allow);
+    let ledger = Ledger::new(&schedule, minute(5));
+    let reason = |refusal| {
+        let judged = ledger.judge(&schedule, minute(25), |_| false, refusal).expect("two are due");
+        let mut judgements = judged.ledger.judgements();
+        judgements.find(|judgement| judgement.verdict == Verdict::Missed).cloned()
+    };
+    let missed = reason(Some("job 1 has the place")).expect("one is missed");
+    let expected = "its job could not be started: job 1 has the place";
+    assert_eq!((missed.slot, missed.reason.as_deref()), (minute(10), Some(expected)));
+    let missed = reason(None).expect("one is missed");
+    assert_eq!(missed.reason.as_deref(), Some("no manager ran then"));
+    let missed = reason(Some(&"é".repeat(5_000))).expect("one is missed");
+    assert!(missed.reason.is_some_and(|reason| reason.len() < 300), "it is bounded");
 }
 
 #[test]
@@ -277,7 +321,7 @@ proptest! {
                 let exists = |id| Ok::<_, ()>(started.contains(&id));
                 ledger.recover(&schedule, at, exists).expect("reads");
             }
-            let Some(judged) = ledger.judge(&schedule, at, is_active) else { continue };
+            let Some(judged) = ledger.judge(&schedule, at, is_active, None) else { continue };
             prop_assert!(judged.ledger.mark() >= ledger.mark());
             let is_stored_first = !judged.ledger.starting().is_empty();
             prop_assert!(!is_stored_first || judged.starts.is_empty());
@@ -296,7 +340,7 @@ proptest! {
             let at = minute(u64::try_from(newest).expect("after 1970"));
             let exists = |id| Ok::<_, ()>(started.contains(&id));
             ledger.recover(&schedule, at, exists).expect("reads");
-            if let Some(judged) = ledger.judge(&schedule, at, |_| false) {
+            if let Some(judged) = ledger.judge(&schedule, at, |_| false, None) {
                 let starts = judged.starts.iter().chain(judged.ledger.starting());
                 started.extend(starts.map(|start| start.id));
             }
