@@ -39,7 +39,7 @@ pub(crate) fn simulate_cluster(seed: u64, bug: Option<&'static str>) -> Outcome 
     listen_to_panics();
     PANICS.with(|kept| *kept.borrow_mut() = Some(Vec::new()));
     let folder = super::temporary_folder();
-    let mut scheduler = Scheduler::new(seed, folder.path(), bug);
+    let mut scheduler = Scheduler::new(seed, folder.journal.path(), bug);
     scheduler.run();
     let world = scheduler.finish();
     PANICS.with(|kept| *kept.borrow_mut() = None);

@@ -26,6 +26,7 @@ use oracle::EMBEDDED;
 use planted::WrongRules;
 use std::cell::RefCell;
 use std::fs::File;
+use std::os::unix::fs::symlink;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
@@ -95,7 +96,7 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
     listen_to_panics();
     PANICS.with(|kept| *kept.borrow_mut() = Some(Vec::new()));
     let folder = temporary_folder();
-    let world = Arc::new(Mutex::new(World::new(seed, folder.path())));
+    let world = Arc::new(Mutex::new(World::new(seed, folder.journal.path())));
     lock(&world).bug = bug;
     set_hooks(Some(WorldHooks::from_world(&world)));
     let ran = catch_unwind(AssertUnwindSafe(|| {
@@ -117,17 +118,27 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
     take_outcome(&mut world)
 }
 
+/// The folder of a journal, and what has to live as long.
+struct Folder {
+    journal: tempfile::TempDir,
+    _reserve: tempfile::TempDir,
+}
+
 /// A folder in memory if there is such a place: what a crash loses is decided here, not by the
-/// disk. The journal finds its reserve there already: a sparse file, for to allocate 16 MiB of
-/// memory for each seed would take half of the time.
-fn temporary_folder() -> tempfile::TempDir {
+/// disk. The reserve alone is on the disk, to which its space is only promised: in memory, to
+/// allocate and free 16 MiB again and again would take half of the time.
+fn temporary_folder() -> Folder {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let prefix = "workflow-manager-simulation-";
-    let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(place).expect("a folder");
-    let reserve = File::create(folder.path().join("journal.db.reserve")).expect("a reserve");
-    reserve.set_len(16 << 20).expect("a size");
-    folder
+    let create = |place: &Path| {
+        let prefix = "workflow-manager-simulation-";
+        tempfile::Builder::new().prefix(prefix).tempdir_in(place).expect("a folder")
+    };
+    let (journal, reserve) = (create(&place), create(&std::env::temp_dir()));
+    let target = reserve.path().join("reserve");
+    File::create(&target).expect("a reserve");
+    symlink(target, journal.path().join("journal.db.reserve")).expect("a link");
+    Folder { journal, _reserve: reserve }
 }
 
 fn take_outcome(world: &mut World) -> Outcome {
