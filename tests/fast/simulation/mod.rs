@@ -11,6 +11,7 @@
 
 mod broker;
 mod cluster;
+mod job_limits;
 mod limits;
 mod log;
 mod oracle;
@@ -466,7 +467,8 @@ fn nothing_is_lost_whatever_the_seed() {
             && counts.panics > 0
             && counts.leased > counts.jobs
             && counts.activated > counts.jobs / 3
-            && counts.admitted > counts.jobs / 2,
+            && counts.admitted > counts.jobs / 2
+            && counts.displaced > counts.jobs / 100,
         "the faults did not come to pass: {counts:?}"
     );
 }

@@ -13,6 +13,7 @@ mod times;
 
 use super::broker::{Attempt, Broker, CALLERS, CallProperties, Link, NOWHERE};
 use super::cluster::database::Cluster;
+use super::job_limits::{JobLimitWatch, add_job_limits};
 use super::limits::{LimitWatch, add_limits};
 use super::log::Log;
 use super::oracle;
@@ -126,6 +127,7 @@ pub(crate) struct World {
     /// What processes that ended had decided and were not told to be committed.
     untold: Vec<(JobNumber, VecDeque<(i64, Job)>)>,
     limits: LimitWatch,
+    job_limits: JobLimitWatch,
     /// Jobs as they were committed last, whose rows of statuses are to be compared.
     uncompared: BTreeMap<JobNumber, Job>,
     published: BTreeMap<(JobNumber, u16, u32), u32>,
@@ -164,6 +166,7 @@ impl World {
         let database = folder.join("journal.db");
         let mut definitions = [0, 1].map(|at| oracle::definition(&mut rng, &format!("w{at}")));
         add_limits(seed, &mut definitions);
+        add_job_limits(seed, &mut definitions);
         // One run in four has no fault at all: then nothing may be sent twice.
         let with_faults = rng.u32(0..4) > 0;
         let faults_left = if with_faults { rng.u32(30..=300) } else { 0 };
@@ -240,6 +243,7 @@ impl World {
             live: BTreeMap::new(),
             untold: Vec::new(),
             limits: LimitWatch::new(&definitions),
+            job_limits: JobLimitWatch::default(),
             uncompared: BTreeMap::new(),
             published: BTreeMap::new(),
             confirmed: BTreeMap::new(),

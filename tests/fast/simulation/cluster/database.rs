@@ -144,6 +144,12 @@ impl FencedJournal {
             self.unanswered = true;
             return Err(connection_lost());
         }
+        if let Some(error) = result.as_ref().err().filter(|error| !error.remedy().is_retryable()) {
+            // The manager would end its process, which is that of the test.
+            world.violate(format!("the database refuses a commit: {error}"));
+            world.crashed = true;
+            return Err(connection_lost());
+        }
         result
     }
 }

@@ -19,11 +19,13 @@ pub(crate) struct Counts {
     /// How often a manager took over, and how often one found its fence dead.
     pub(crate) takeovers: u64,
     pub(crate) fenced: u64,
+    /// Jobs that gave way to newer ones.
+    pub(crate) displaced: u64,
 }
 
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
-        let Counts { jobs, messages, leased, repeated, crashes, .. } = other;
+        let Counts { jobs, messages, leased, repeated, crashes, displaced, .. } = other;
         let Counts { disconnects, panics, commits, activated, takeovers, fenced, admitted, .. } =
             other;
         self.jobs += jobs;
@@ -38,5 +40,6 @@ impl Counts {
         self.takeovers += takeovers;
         self.fenced += fenced;
         self.admitted += admitted;
+        self.displaced += displaced;
     }
 }

@@ -4,9 +4,10 @@ use super::clients::helps;
 use super::journal_view::check_settled_once;
 use super::{ANOTHER_MESSAGE, JobRequest, World, caller_id, lock};
 use crate::simulation::broker::{CALLERS, CallProperties, CallerReply, Link, Reply, StepMessage};
+use crate::simulation::job_limits::{find_wrong_displacement, newer_job};
 use crate::simulation::oracle::{self, Expected};
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use workflow_manager::actors::client_response::{CreateResponse, RequestError};
@@ -308,7 +309,8 @@ impl World {
             })
         };
         let overtaken = self.limits.find_overtaken(now_ns, waits).filter(|_| is_flowing);
-        if let Some(what) = exceeded.err().or(overtaken) {
+        let held = self.job_limits.take(number, job).err();
+        if let Some(what) = exceeded.err().or(overtaken).or(held) {
             self.violate(what);
         }
     }
@@ -417,9 +419,25 @@ impl World {
         self.journal.job(id)
     }
 
+    /// Who gives way to a newer job does so as its workflow says.
+    fn check_displaced(&mut self, job: &Job, newer: &str, begun_anew: &BTreeSet<JobId>) {
+        self.counts.displaced += 1;
+        let found = newer.parse().ok().and_then(|newer| self.find_committed(JobId(newer)));
+        // Its client may have had it erased.
+        let Some(found) = found else { return };
+        let was_begun_anew = begun_anew.contains(&found.job.id());
+        if let Some(what) = find_wrong_displacement(job, &found.job, was_begun_anew) {
+            self.violate(format!("{} gave way to {newer}: {what}", job.id()));
+        }
+    }
+
     /// Every job that was answered is there and ended as the oracle says.
     pub(crate) fn check_end(&mut self) {
-        for (id, request) in std::mem::take(&mut self.requests) {
+        let requests = std::mem::take(&mut self.requests);
+        let is_begun_anew = |request: &JobRequest| request.is_retried || request.was_rerun;
+        let begun_anew = requests.iter().filter(|(_, request)| is_begun_anew(request));
+        let begun_anew: BTreeSet<JobId> = begun_anew.map(|(id, _)| *id).collect();
+        for (id, request) in requests {
             let Some(found) = self.find_committed(id) else {
                 if request.is_answered && !request.ended_by_client {
                     self.violate(format!("{id} was answered and is lost"));
@@ -430,6 +448,10 @@ impl World {
                 continue;
             };
             let job = &found.job;
+            if let Some(newer) = newer_job(job) {
+                self.check_displaced(job, &newer, &begun_anew);
+                continue;
+            }
             self.check_callers(id, &request);
             if request.ended_by_client && job.state() == JobState::Cancelled {
                 continue;
