@@ -5,6 +5,7 @@ use super::arguments::{ChildrenArguments, Format, JobRef, ListArguments};
 use super::client::Client;
 use super::error::ClientError;
 use super::list_printer::{self, ListStyle, Listing};
+use super::operate::format_columns;
 use super::responses::{CompletedResponse, JobResponse, StepResponse, parse_list, parse_response};
 use super::screen::Screen;
 use super::table::{ColumnRole, Table};
@@ -132,6 +133,12 @@ fn steps_table(job: &JobResponse, screen: Screen) -> Table {
 fn print_header(job: &JobResponse, screen: Screen, out: &mut dyn Write) -> Result<(), ClientError> {
     let mut print_field = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
     print_field("job", &job.uuid)?;
+    if let Some(label) = &job.label {
+        print_field("label", label)?;
+    }
+    if !job.columns.is_null() {
+        print_field("columns", &format_columns(&job.columns))?;
+    }
     print_field("workflow", &job.workflow)?;
     if let Some(parent) = &job.parent {
         print_field("task", job.task.as_deref().unwrap_or_default())?;

@@ -15,8 +15,10 @@ use super::run::read_message;
 use super::screen::{Screen, print_json};
 use super::table::{ColumnRole, Table};
 use super::text::Text;
+use engine::text::escape;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use serde_json::Value;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -82,6 +84,9 @@ struct JobMatchResponse {
     /// When it begins; `None`: it has begun.
     #[serde(rename = "startsAt")]
     starts_at: Option<Text>,
+    label: Option<Text>,
+    #[serde(default)]
+    columns: Value,
 }
 
 /// A page of search results.
@@ -185,18 +190,29 @@ pub(super) fn operate(
         .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
         .collect();
     let Some(id) = &arguments.id else {
-        let FilterArguments { workflow, state, status, schedule, after, before, limit: _ } =
-            &arguments.filter;
+        let FilterArguments {
+            workflow,
+            state,
+            status,
+            schedule,
+            column,
+            label,
+            after,
+            before,
+            limit: _,
+        } = &arguments.filter;
         if workflow.is_none()
             && state.is_none()
             && status.is_empty()
             && schedule.is_none()
+            && column.is_empty()
+            && label.is_none()
             && after.is_none()
             && before.is_none()
         {
             let text = format!(
                 "{operation} needs a job's id, or a filter for several: --workflow, --state, \
-                 --status, --schedule, --after or --before"
+                 --status, --schedule, --column, --label, --after or --before"
             );
             return Err(ClientError::Usage(text));
         }
@@ -441,6 +457,7 @@ fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
         ("workflow", &filter.workflow),
         ("state", &filter.state),
         ("schedule", &filter.schedule),
+        ("label", &filter.label),
         ("after", &filter.after),
         ("before", &filter.before),
     ];
@@ -455,6 +472,8 @@ fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
             .iter()
             .map(|condition| (format!("status.{}", condition.step), condition.status.clone())),
     );
+    let columns = filter.column.iter();
+    query.extend(columns.map(|column| (format!("column.{}", column.name), column.value.clone())));
     query
 }
 
@@ -486,6 +505,8 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
         ("ENDED", ColumnRole::Time),
         ("REASON", ColumnRole::Long),
         ("STARTS", ColumnRole::Time),
+        ("LABEL", ColumnRole::Long),
+        ("COLUMNS", ColumnRole::Long),
     ]);
     for job in jobs {
         table.add_row([
@@ -496,7 +517,18 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
             job.ended.as_deref().unwrap_or_default(),
             job.reason.as_deref().unwrap_or_default(),
             job.starts_at.as_deref().unwrap_or_default(),
+            job.label.as_deref().unwrap_or_default(),
+            &format_columns(&job.columns),
         ]);
     }
     table
+}
+
+/// Formats the columns of a job, such as `order=4711 customer=c1`, fit to be printed.
+pub(super) fn format_columns(columns: &Value) -> String {
+    let format = |(name, value): (&String, &Value)| match value {
+        Value::String(text) => escape(&format!("{name}={text}")).into_owned(),
+        other => escape(&format!("{name}={other}")).into_owned(),
+    };
+    columns.as_object().into_iter().flatten().map(format).collect::<Vec<_>>().join(" ")
 }

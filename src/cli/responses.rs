@@ -3,6 +3,7 @@
 use super::error::ClientError;
 use super::text::Text;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 
@@ -21,6 +22,10 @@ pub(super) struct JobResponse {
     /// When the job begins; `None`: it has begun.
     #[serde(rename = "startsAt")]
     pub(super) starts_at: Option<Text>,
+    /// What the workflow has people call the job.
+    pub(super) label: Option<Text>,
+    #[serde(default)]
+    pub(super) columns: Value,
     /// What the job waits for before it begins; `None`: for nothing.
     #[serde(rename = "waitsFor")]
     pub(super) waits_for: Option<ClaimResponse>,

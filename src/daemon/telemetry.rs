@@ -92,6 +92,8 @@ pub struct Metrics {
     pub calls_refused: IntCounterVec,
     /// `workflow_jobs_created_total{workflow}`: root jobs created.
     pub jobs_created: IntCounterVec,
+    /// `workflow_column_errors_total{workflow}`: cells that could not be computed.
+    pub column_errors: IntCounterVec,
     /// `workflow_jobs_ended_total{workflow,state}`: root jobs ended.
     pub jobs_ended: IntCounterVec,
     /// `workflow_jobs{workflow,state}`: root jobs that have not ended.
@@ -316,6 +318,11 @@ impl Metrics {
                 "calls_refused_total",
                 "messages on a workflow's queue that got no job",
                 &["workflow", "reason"],
+            ),
+            column_errors: register.counter_vec(
+                "column_errors_total",
+                "labels and columns of jobs that are empty because they could not be computed",
+                &["workflow"],
             ),
             jobs_created: register.counter_vec(
                 "jobs_created_total",
@@ -560,7 +567,7 @@ impl Metrics {
             retried,
             step_duration
         );
-        remove_unused!(job_duration, calls_refused, jobs_created, jobs_ended, jobs);
+        remove_unused!(job_duration, calls_refused, column_errors, jobs_created, jobs_ended, jobs);
     }
 }
 

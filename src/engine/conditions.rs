@@ -113,14 +113,13 @@ pub(super) struct JobScope<'a> {
     pub(super) step: StepIndex,
 }
 
-impl JobScope<'_> {
-    fn scope_step(&self, index: StepIndex) -> ScopeStep<'_> {
-        ScopeStep {
-            name: &self.job.graph().step(index).name,
-            state: self.job.step_state(index).as_str(),
-            status: self.job.status(index),
-            output: self.job.step(index).output.as_ref(),
-        }
+/// Returns a step of a job as an expression reads it.
+pub(super) fn to_scope_step(job: &Job, index: StepIndex) -> ScopeStep<'_> {
+    ScopeStep {
+        name: &job.graph().step(index).name,
+        state: job.step_state(index).as_str(),
+        status: job.status(index),
+        output: job.step(index).output.as_ref(),
     }
 }
 
@@ -134,11 +133,11 @@ impl Scope for JobScope<'_> {
     }
 
     fn step(&self, name: &str) -> Option<ScopeStep<'_>> {
-        self.job.graph().find_index(name).map(|index| self.scope_step(index))
+        self.job.graph().find_index(name).map(|index| to_scope_step(self.job, index))
     }
 
     fn steps(&self) -> Vec<ScopeStep<'_>> {
-        self.job.graph().indices().map(|index| self.scope_step(index)).collect()
+        self.job.graph().indices().map(|index| to_scope_step(self.job, index)).collect()
     }
 }
 

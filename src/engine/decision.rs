@@ -5,6 +5,7 @@
 //! the next iteration decides, so no copy of the job is needed, however many items it has.
 
 use super::caller::Caller;
+use super::cells::CellChanges;
 use super::conditions::PendingConditions;
 use super::effect::Effect;
 use super::entry::{AffectedSteps, CallerEntry, Entry, JobEntry, Recorded};
@@ -29,6 +30,8 @@ pub struct Decision {
     /// The statuses of the steps that the entries affect (docs/how-to/read-statuses-by-sql.md).
     /// Empty for a child job.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
+    /// The cells of the label and the columns that may have changed. Empty for a child job.
+    pub cells: CellChanges,
     /// Whether nothing is left to do for the job (see [`Job::is_closed`]), so that its actor may
     /// stop. An operation or a call may still need the job.
     pub closed: bool,
@@ -145,6 +148,7 @@ impl Decision {
         self.closed = job.is_closed();
         let demands = job.changed_demands(previous_demands);
         self.effects.extend(demands.into_iter().map(|(step, demand)| Effect::Demand(step, demand)));
+        self.cells = job.changed_cells(&self.recorded.entries);
         if job.origin.parent.is_none() {
             let mut affected_steps: Vec<StepIndex> = Vec::new();
             for entry in &self.recorded.entries {

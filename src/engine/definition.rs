@@ -4,6 +4,7 @@
 //! that a job keeps the definition with which it started. The JSON determines the hash: a new field
 //! must be left out of it while it has its default.
 
+use super::columns::Columns;
 use super::expression::Expression;
 use super::id::StepIndex;
 use super::job_limit::JobLimit;
@@ -43,6 +44,9 @@ pub struct Definition {
     /// The limit of its jobs; `None`: any number of them is under way at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<JobLimit>,
+    /// What people call its jobs, and find them by.
+    #[serde(default, skip_serializing_if = "Columns::is_empty")]
+    pub columns: Columns,
     /// The schedules that start its jobs.
     #[serde(skip)]
     pub schedules: Schedules,
@@ -79,6 +83,7 @@ impl Definition {
             queue: QueueDeclaration::default(),
             limits: Vec::new(),
             limit: None,
+            columns: Columns::default(),
             schedules: Schedules::default(),
             graphs,
         }

@@ -27,6 +27,7 @@ mod values;
 pub use scope::{Scope, ScopeStep};
 pub use source::{DEPTH_MAX, ExpressionError};
 
+use super::cell::{Cell, CellKind};
 use super::text::shorten;
 use cel::common::ast::{IdedExpr, SourceInfo};
 use cel::{Context, Env, ExecutionError, Value};
@@ -55,6 +56,9 @@ pub(crate) const MARKS_MAX: usize = 1_000;
 /// name, costs little. A unit takes at most about 0.2 µs in an optimised build, so both budgets
 /// together take at most about 80 ms.
 pub(crate) const DECISION_COST_MAX: u64 = 200_000;
+
+/// From this on a floating-point number has no place for a fraction: 2^53.
+const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// The cost that is reserved for each later evaluation of the same decision, so that a costly
 /// condition leaves enough for cheap ones.
@@ -210,6 +214,36 @@ impl Expression {
         Ok(key)
     }
 
+    /// Evaluates the expression as a cell of a column: a text, a number, or true or false; `None`:
+    /// the value is null.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error, in one sentence, if the value is anything else, or the budget is
+    /// exhausted.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the crate's enum may grow")]
+    pub(crate) fn evaluate_cell(
+        &self,
+        scope: &dyn Scope,
+        budget: &mut DecisionBudget,
+    ) -> Result<Option<Cell>, String> {
+        let (kind, text) = match self.evaluate_value(scope, budget, 0)? {
+            Value::Null => return Ok(None),
+            Value::String(text) => (CellKind::Text, text.as_str().into()),
+            Value::Int(number) => (CellKind::Number, number.to_string().into()),
+            Value::UInt(number) => (CellKind::Number, number.to_string().into()),
+            Value::Float(number) => (CellKind::Number, render_float(number)?),
+            Value::Bool(is_true) => (CellKind::Boolean, is_true.to_string().into()),
+            other => {
+                return Err(format!(
+                    "evaluates to {}, expected a text, a number, or true or false",
+                    values::render_with_type(&other)
+                ));
+            }
+        };
+        Ok(Some(Cell { kind, text }))
+    }
+
     fn evaluate_value(
         &self,
         scope: &dyn Scope,
@@ -254,17 +288,30 @@ impl Expression {
 }
 
 /// The budget that the evaluations of one decision share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DecisionBudget {
-    /// The cost spent so far, of at most [`DECISION_COST_MAX`].
+    /// The cost spent so far.
     spent: u64,
+    /// The most that may be spent.
+    cost_max: u64,
+}
+
+impl Default for DecisionBudget {
+    fn default() -> DecisionBudget {
+        DecisionBudget::of_cost(DECISION_COST_MAX)
+    }
 }
 
 impl DecisionBudget {
+    /// Creates a budget of this cost.
+    pub(crate) fn of_cost(cost_max: u64) -> DecisionBudget {
+        DecisionBudget { spent: 0, cost_max }
+    }
+
     /// Returns what the next evaluation may cost. For each of the `later_count` evaluations that
     /// may follow, [`RESERVED_COST`] is left, or an equal share if there is less.
     fn allowance(&self, later_count: usize) -> u64 {
-        let remaining = DECISION_COST_MAX.saturating_sub(self.spent);
+        let remaining = self.cost_max.saturating_sub(self.spent);
         let later_count = u64::try_from(later_count).unwrap_or(u64::MAX);
         let reserved = RESERVED_COST.min(remaining / later_count.saturating_add(1));
         remaining.saturating_sub(reserved.saturating_mul(later_count))
@@ -276,6 +323,16 @@ impl DecisionBudget {
         self.spent = earlier_cost.saturating_add(units);
         earlier_cost
     }
+}
+
+/// Renders a number for people: a whole one without a point, such as 3.0 as 3.
+fn render_float(number: f64) -> Result<Arc<str>, String> {
+    if !number.is_finite() {
+        return Err("evaluates to a number that is not finite".to_owned());
+    }
+    let is_whole = number.fract() == 0.0 && number.abs() < WHOLE_FLOAT_MAX;
+    let text = if is_whole { format!("{number:.0}") } else { format!("{number:?}") };
+    Ok(text.into())
 }
 
 /// Parses `text`, unless it is too long, has too many marks, or nests too deeply.

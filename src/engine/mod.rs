@@ -22,7 +22,9 @@
 //! | `trace` | trace context |
 //! | `caller`, `cause` | the callers of a job; why a child job failed |
 //! | `queue_declaration` | the declarations of queues |
+//! | `cell` | the values of labels and columns |
 //! | `expression`, `limit`, `job_limit` | conditions; limits of rate and concurrency, of jobs |
+//! | `columns` | the label and the columns by which people know jobs |
 //! | `schedule` | the slots of schedules, and what becomes of them |
 //! | `definition`, `job_place`, `origin` | graphs; what a job claims; the origins of jobs |
 //! | `control` | what operators have changed for a time |
@@ -34,6 +36,7 @@
 //! | `reply`, `evolve` | parsing of replies; changes of a job |
 //! | `effects`, `recover` | the effects of entries; recovery after a restart |
 //! | `conditions`, `failure` | conditions of a job's steps; what follows from a failure |
+//! | `cells` | the values of the label and the columns of a job |
 //! | `demands` | what a job wants of the gate |
 //! | `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
 //! | `decision` | the decision loop |
@@ -48,6 +51,9 @@ mod advance;
 mod caller;
 mod caller_rules;
 pub mod cause;
+pub mod cell;
+pub mod cells;
+pub mod columns;
 mod conditions;
 pub mod control;
 mod decide;
@@ -87,6 +93,8 @@ mod value_bytes;
 
 pub use caller::Caller;
 pub use cause::Cause;
+pub use cell::{Cell, CellKind, NamedCell};
+pub use columns::{Column, Columns, LABEL};
 pub use control::{Control, ControlKey, ControlKind, PausedQueue, Pauses};
 pub use decision::Decision;
 pub use definition::{

@@ -2,8 +2,8 @@
 
 use super::record::JobNumber;
 use engine::{
-    Definition, DefinitionHash, Entry, Graph, Job, JobEntry, JobId, JobState, Message, Recorded,
-    StepIndex, Timestamp,
+    Cell, CellKind, Columns, Definition, DefinitionHash, Entry, Graph, Job, JobEntry, JobId,
+    JobState, Message, NamedCell, Recorded, StepIndex, Timestamp,
 };
 use std::sync::Arc;
 
@@ -167,6 +167,10 @@ pub struct JobFilter {
     pub id_range: Option<(JobId, JobId)>,
     /// Pairs of a step's name and its status; only allowed with a workflow.
     pub statuses: Vec<(String, String)>,
+    /// Pairs of a column's name and the text of its value.
+    pub cells: Vec<(String, String)>,
+    /// A text that the job's label has somewhere.
+    pub label: Option<String>,
     /// The full name of the schedule that started the job. It is in the first row of a job's
     /// record, which is read for each job that meets the other criteria.
     pub schedule: Option<String>,
@@ -205,6 +209,8 @@ impl JobFilter {
             states,
             id_range,
             statuses,
+            cells,
+            label,
             schedule,
             created_from,
             created_before,
@@ -218,6 +224,8 @@ impl JobFilter {
             && states.is_empty()
             && id_range.is_none()
             && statuses.is_empty()
+            && cells.is_empty()
+            && label.is_none()
             && schedule.is_none()
             && times.iter().all(|time| time.is_none())
     }
@@ -280,6 +288,9 @@ pub struct SearchHit {
     pub parent_item: Option<(StepIndex, u32)>,
     /// The number of steps of the job; `None` if its definition cannot be read.
     pub steps: Option<usize>,
+    /// The cells of a root job's label and columns that are not empty, in the order of its
+    /// definition.
+    pub cells: Vec<NamedCell>,
 }
 
 /// A definition, and the number of stored root jobs that run it.
@@ -415,4 +426,21 @@ pub(super) fn find_message(entries: Vec<Entry>) -> Option<Message> {
         Entry::Job(JobEntry::Created { message, .. }) => message,
         Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
     })
+}
+
+/// Returns the cells of stored rows, each a name, the name of a type and a value, in the order of
+/// the columns.
+pub(super) fn order_cells(
+    columns: &Columns,
+    rows: Vec<(String, String, String)>,
+) -> Vec<NamedCell> {
+    let find = |name: &str| rows.iter().find(|(row_name, ..)| row_name == name);
+    columns
+        .names()
+        .filter_map(|name| {
+            let (_, kind, value) = find(name)?;
+            let cell = Cell { kind: CellKind::from_name(kind)?, text: value.as_str().into() };
+            Some((name.into(), Some(cell)))
+        })
+        .collect()
 }

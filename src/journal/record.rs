@@ -1,7 +1,8 @@
 //! What is written to a journal, the result of a deletion, and the disk space that a journal uses.
 
 use engine::{
-    CallerEntry, Decision, Entry, JobId, JobState, Origin, RateMark, Recorded, StepIndex, Timestamp,
+    CallerEntry, Decision, Entry, JobId, JobState, NamedCell, Origin, RateMark, Recorded,
+    StepIndex, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub struct Record {
     pub is_closed: bool,
     /// The new statuses of a root job's steps; empty for a child job.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
+    /// The new cells of a root job's label and columns; empty for a child job.
+    pub cells: Vec<NamedCell>,
     /// The notice for the webhook; `None` if there is none.
     pub notice: Option<Notice>,
     /// How far the rates of limits are used up by the messages that follow.
@@ -35,9 +38,10 @@ impl Record {
     /// Creates the record of a decision, without a notice. The effects are dropped: the caller must
     /// have taken them.
     pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
-        let Decision { recorded, effects: _, state, statuses, closed } = decision;
+        let Decision { recorded, effects: _, state, statuses, cells, closed } = decision;
         let (notice, marks) = (None, Vec::new());
-        Record { job, created, recorded, state, is_closed: closed, statuses, notice, marks }
+        let (is_closed, cells) = (closed, cells.cells);
+        Record { job, created, recorded, state, is_closed, statuses, cells, notice, marks }
     }
 
     /// Returns the latest mark of each limit and key in these records, in the order of their names.

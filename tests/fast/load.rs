@@ -1,6 +1,7 @@
 //! Workflow files, seen from outside: what loads, what is refused, and in which words.
 
 mod check;
+mod columns;
 mod conditions;
 mod hostile;
 mod job_limits;

@@ -36,6 +36,7 @@ mod journal;
 mod journal_files;
 #[cfg(feature = "failpoints")]
 mod kafka;
+mod labels;
 #[cfg(feature = "failpoints")]
 mod late_counts;
 mod leaving;

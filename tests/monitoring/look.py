@@ -18,6 +18,7 @@ SILENT = (
     "workflow_steps_redispatched_total",
     "workflow_replies_rejected_total",
     "workflow_calls_refused_total",
+    "workflow_column_errors_total",
     "workflow_bus_notices_total",
     "workflow_bus_blocked",
     "workflow_queue_messages_lost",

@@ -19,6 +19,12 @@ pub(crate) struct FilterArguments {
     /// Only jobs that this schedule started: NAME or VHOST/NAME
     #[arg(long, value_name = "NAME")]
     pub(crate) schedule: Option<String>,
+    /// Only jobs whose column has this value
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) column: Vec<ColumnFilter>,
+    /// Only jobs whose label has this text, in upper or lower case
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
     /// Only jobs created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for seven days
     /// ago
     #[arg(long, value_name = "TIME")]
@@ -86,8 +92,10 @@ impl SearchOrder {
 pub(crate) struct OperateArguments {
     /// The job's id, or its first digits; without one, all jobs that the filter finds
     #[arg(
-        conflicts_with_all =
-            ["workflow", "state", "status", "schedule", "after", "before", "limit", "dry_run"]
+        conflicts_with_all = [
+            "workflow", "state", "status", "schedule", "column", "label", "after", "before",
+            "limit", "dry_run",
+        ]
     )]
     pub(crate) id: Option<JobRef>,
     #[command(flatten)]
@@ -175,5 +183,23 @@ impl std::str::FromStr for StepStatusFilter {
             .split_once('=')
             .ok_or("expected STEP=STATUS; STEP= alone finds the jobs in which the step waits")?;
         Ok(StepStatusFilter { step: step.to_owned(), status: status.to_owned() })
+    }
+}
+
+/// A condition on the value of a column: `--column NAME=VALUE`.
+#[derive(Clone, Debug)]
+pub(crate) struct ColumnFilter {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+impl std::str::FromStr for ColumnFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ColumnFilter, String> {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| format!("expected NAME=VALUE, such as order=4711, found {text:?}"))?;
+        Ok(ColumnFilter { name: name.to_owned(), value: value.to_owned() })
     }
 }

@@ -390,6 +390,7 @@ impl JobActor {
     ) {
         let now = decision.recorded.at;
         self.report_decision(&decision.recorded);
+        self.report_column_errors(decision.cells.errors);
         self.update_state_gauge();
         self.update_child_permits();
         self.update_memory_share();

@@ -7,8 +7,10 @@ use super::resolve::{load_status_columns, parse_job_id, resolve_workflow};
 use super::route::*;
 use crate::actors::routes::Routes;
 use crate::api::state::ApiState;
+use crate::view::CellsView;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
+use engine::cell::CELL_BYTES_MAX;
 use engine::text::{did_you_mean, quote};
 use engine::{JobId, JobState};
 use journal::{JobFilter, JobNumber, ParentRecord, Records, SearchHit, SearchOrder};
@@ -18,7 +20,8 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/jobs/search", || web::to(search_jobs)).operation(|schemas| {
-        let summary = "Jobs that match a filter; also by `status.STEP=WORD`, for each step";
+        let summary =
+            "Jobs that match a filter; also by `status.STEP=WORD` and `column.NAME=VALUE`";
         OperationSpec::new("searchJobs", "jobs", summary)
             .with_parameters(&SEARCH_PARAMETERS)
             .with_parameters(&[WITH_COUNT, PARENT])
@@ -27,12 +30,13 @@ pub(super) const ROUTES: &[ApiRoute] =
     })];
 
 /// The parameters that select jobs, for a list or for a bulk operation.
-pub(super) const SEARCH_PARAMETERS: [Parameter; 12] = [
+pub(super) const SEARCH_PARAMETERS: [Parameter; 13] = [
     WORKFLOW,
     VHOST_OF_WORKFLOW,
     STATES,
     ID_PREFIX,
     BY_SCHEDULE,
+    BY_LABEL,
     CREATED_AFTER,
     CREATED_BEFORE,
     ENDED_AFTER,
@@ -43,7 +47,7 @@ pub(super) const SEARCH_PARAMETERS: [Parameter; 12] = [
 ];
 
 /// The parameters by which a search can filter.
-pub(super) const FILTERS: [&str; 9] = [
+pub(super) const FILTERS: [&str; 11] = [
     "workflow",
     "state",
     "id",
@@ -53,6 +57,8 @@ pub(super) const FILTERS: [&str; 9] = [
     "endedAfter",
     "endedBefore",
     "status.<step>",
+    "label",
+    "column.<name>",
 ];
 
 /// The parameters of a search that do not filter.
@@ -142,6 +148,7 @@ impl SearchQuery {
                 }
                 "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
                 "schedule" => query::set_once(&mut filter.schedule, &key, value)?,
+                "label" => query::set_once(&mut filter.label, &key, parse_label(value)?)?,
                 "after" => query::set_once(&mut filter.created_from, &key, parse_time()?)?,
                 "before" => query::set_once(&mut filter.created_before, &key, parse_time()?)?,
                 "endedAfter" => query::set_once(&mut filter.ended_from, &key, parse_time()?)?,
@@ -158,9 +165,10 @@ impl SearchQuery {
                 }
                 "step" if is_extra => query::set_once(&mut search.step, &key, value)?,
                 "reason" if is_extra => query::set_once(&mut search.reason, &key, value)?,
-                _ => match key.strip_prefix("status.") {
-                    Some(step) => filter.statuses.push((step.to_owned(), value)),
-                    None => {
+                _ => match (key.strip_prefix("status."), key.strip_prefix("column.")) {
+                    (Some(step), _) => filter.statuses.push((step.to_owned(), value)),
+                    (None, Some(name)) => filter.cells.push((name.to_owned(), value)),
+                    (None, None) => {
                         let accepted =
                             [&FILTERS[..], &OTHER_PARAMETERS, purpose.extra_parameters()].concat();
                         return Err(query::unknown_parameter(&key, &accepted));
@@ -183,6 +191,7 @@ impl SearchQuery {
             search.parent = Some(record);
         }
         search.check_steps(api).await?;
+        search.check_columns(api)?;
         search.check_schedule(api).await?;
         Ok(search)
     }
@@ -221,6 +230,39 @@ impl SearchQuery {
         match read_small(api, search).await?.as_slice() {
             [] => Err(Problem::not_found(format!("unknown schedule {schedule}{hint}"))),
             _ => Ok(()),
+        }
+    }
+
+    /// Checks that the workflow, or any that is loaded, has the columns by which the search
+    /// filters.
+    fn check_columns(&self, api: &Arc<ApiState>) -> Result<(), Problem> {
+        let JobFilter { cells, label, .. } = &self.filter;
+        if self.parent.is_some() && (label.is_some() || !cells.is_empty()) {
+            let text = "label and column.NAME are about top-level jobs, and parent asks for child \
+                        jobs";
+            return Err(Problem::malformed(text.to_owned()));
+        }
+        let definitions = api.definitions();
+        let (names, whose): (Vec<&str>, String) = match &self.filter.workflow {
+            Some(workflow) => match definitions.get(workflow) {
+                Some(definition) => {
+                    (definition.columns.names().collect(), format!("workflow {workflow} has"))
+                }
+                // Its jobs tell.
+                None => return Ok(()),
+            },
+            None => {
+                let names = definitions.values().flat_map(|loaded| loaded.columns.names());
+                (names.collect(), "no workflow has".to_owned())
+            }
+        };
+        match cells.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let hint = did_you_mean(name, names.iter().copied());
+                let none = if self.filter.workflow.is_some() { "no" } else { "a" };
+                Err(Problem::malformed(format!("{whose} {none} column {}{hint}", quote(name))))
+            }
         }
     }
 
@@ -271,6 +313,17 @@ fn parse_id_range(text: &str) -> Result<(JobId, JobId), Problem> {
             quote(text)
         ))),
     }
+}
+
+/// Parses a text that labels have. An empty one would match every label.
+fn parse_label(text: String) -> Result<String, Problem> {
+    if text.trim().is_empty() || text.len() > CELL_BYTES_MAX {
+        return Err(Problem::malformed(format!(
+            "label is {}, expected a text of 1 to {CELL_BYTES_MAX} bytes",
+            quote(&text)
+        )));
+    }
+    Ok(text)
 }
 
 /// Parses the order of the jobs on a page.
@@ -333,6 +386,13 @@ pub(super) struct FoundJobView<'a> {
     job: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// What its workflow has people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    label: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "CellsView::is_empty")]
+    #[schema(value_type = Object)]
+    columns: CellsView,
     /// When it begins, until it has begun.
     #[serde(rename = "startsAt", skip_serializing_if = "Option::is_none")]
     starts_at: Option<Rfc3339Time>,
@@ -376,7 +436,10 @@ impl<'a> FoundJobView<'a> {
             Some(listed_state) => Some(listed_state.steps_done),
             None => (state == Some(JobState::Completed)).then_some(total),
         };
+        let (label, columns) = CellsView::from_cells(hit.cells.clone());
         FoundJobView {
+            label,
+            columns,
             item: hit.parent_item.map(|(_, item)| item),
             step: parent.and_then(find_step_name),
             steps: hit.steps.map(|total| StepCounts { done: count_done_steps(total), total }),

@@ -22,6 +22,8 @@ pub(super) struct WorkflowDraft {
     pub(super) retention: Option<Millis>,
     /// The limit of the jobs.
     pub(super) limit: Option<JobLimitDraft>,
+    /// The label and the columns of the jobs.
+    pub(super) columns: ColumnsDraft,
     /// The declaration of the queues of all steps.
     pub(super) queue_keys: QueueKeys,
     /// The workflow's own steps.
@@ -86,6 +88,14 @@ pub(super) struct StepOptions {
     pub(super) skipped_location: Option<SourceLocation>,
     /// The users whose replies count, and the location of the key.
     pub(super) reply_users: Option<(Vec<Arc<str>>, SourceLocation)>,
+}
+
+/// The label and the columns of a workflow.
+#[derive(Debug, Default)]
+pub(super) struct ColumnsDraft {
+    pub(super) label: Option<ConditionDraft>,
+    /// The names and the expressions.
+    pub(super) columns: Vec<(LocatedText, ConditionDraft)>,
 }
 
 /// A condition as it is written in the file.

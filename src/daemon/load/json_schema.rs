@@ -5,9 +5,11 @@
 //! (dependencies, tasks, conditions). Its `maxLength` counts characters, while the loader counts
 //! bytes: the schema accepts non-ASCII text that is up to four times too long.
 
+use super::columns::COLUMN_NAME_BYTES_MAX;
 use super::limits::{NAME_BYTES_MAX, STEP_LIMITS_MAX, TEXT_BYTES_MAX};
 use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};
 use engine::QUEUE_TYPE;
+use engine::columns::COLUMNS_MAX;
 use engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
@@ -197,6 +199,16 @@ fn value_schema(kind: ValueKind) -> Value {
             "minLength": 1,
             "maxLength": CONDITION_BYTES_MAX,
             "examples": ["job.customer", "input.tenant"],
+        }),
+        ValueKind::Columns => json!({
+            "type": "object",
+            "propertyNames": {
+                "pattern": anchored(NAME_PATTERN),
+                "maxLength": COLUMN_NAME_BYTES_MAX,
+            },
+            "additionalProperties": value_schema(ValueKind::Key),
+            "maxProperties": COLUMNS_MAX,
+            "examples": [{ "order": "job.order", "total": "steps.invoice.output.cents" }],
         }),
         ValueKind::Rate => json!({
             "type": "string",

@@ -14,6 +14,7 @@
 //! kafka_topics  checks of steps whose queues are topics
 //! consumer_timeouts  advice on steps that may take longer than RabbitMQ waits
 //! limit_drafts  limits: their definitions, and the steps that name them
+//! columns       parses and checks the labels and columns of jobs
 //! queue_keys    parses and checks how queues are declared
 //! calls         checks whether workflows call each other in cycles
 //! schedules     parses schedules, and attaches them to their workflows
@@ -28,6 +29,7 @@
 
 mod buses;
 mod calls;
+mod columns;
 mod conditions;
 mod consumer_timeouts;
 mod cycles;
@@ -74,7 +76,7 @@ use consumer_timeouts::advise_consumer_timeouts;
 use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
 use engine::text::{find_byte_order_mark, position_after, quote};
-use engine::{Definition, Graph, LimitDefinition};
+use engine::{Columns, Definition, Graph, LimitDefinition};
 use job_limits::JobLimitDraft;
 use limit_drafts::FileLimits;
 use location::{LocatedError, SourceLocation};
@@ -214,6 +216,13 @@ fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, Lo
     loader.finish()
 }
 
+/// What the definitions of a workflow in its virtual hosts have in common.
+struct DefinitionParts {
+    graphs: Vec<Graph>,
+    limits: Vec<LimitDefinition>,
+    columns: Columns,
+}
+
 /// Collects the definitions and diagnostics of the files read so far. Also has the options of
 /// loading.
 #[derive(Default)]
@@ -259,8 +268,10 @@ impl Loader<'_> {
                 let graphs = graph::build_graphs(draft, &owners, &mut conditions, &mut report);
                 report.workflow = draft.name.as_ref().map(|name| name.text.clone());
                 let limits = limits.resolve(draft, &mut report);
+                let columns = draft.columns.compile(draft, &mut conditions, &mut report);
                 report.workflow = None;
-                self.add_workflow(draft, graphs, &limits, &mut report);
+                let parts = DefinitionParts { graphs, limits, columns };
+                self.add_workflow(draft, &parts, &mut report);
             }
             limits.warn_of_unused(&mut report);
         } else {
@@ -275,8 +286,7 @@ impl Loader<'_> {
     fn add_workflow(
         &mut self,
         draft: &WorkflowDraft,
-        graphs: Vec<Graph>,
-        limits: &[LimitDefinition],
+        parts: &DefinitionParts,
         report: &mut Diagnostics,
     ) {
         let Some(name) = &draft.name else { return };
@@ -309,7 +319,8 @@ impl Loader<'_> {
             draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect()
         };
         self.step_count = self.step_count.saturating_add(
-            graphs
+            parts
+                .graphs
                 .iter()
                 .map(|graph| graph.steps.len())
                 .sum::<usize>()
@@ -325,8 +336,8 @@ impl Loader<'_> {
             );
         }
         for vhost in vhosts {
-            self.check_limits(name, &vhost, limits, report);
-            self.add_definition(draft, name, vhost, (&graphs, limits), report);
+            self.check_limits(name, &vhost, &parts.limits, report);
+            self.add_definition(draft, name, vhost, parts, report);
         }
         report.leave_scope();
     }
@@ -362,7 +373,7 @@ impl Loader<'_> {
         draft: &WorkflowDraft,
         name: &values::LocatedText,
         vhost: String,
-        (graphs, limits): (&[Graph], &[LimitDefinition]),
+        parts: &DefinitionParts,
         report: &mut Diagnostics,
     ) {
         let definition = Definition {
@@ -371,8 +382,9 @@ impl Loader<'_> {
             deadline: draft.deadline,
             retention: draft.retention,
             queue: draft.queue_keys.declaration.clone(),
-            limits: limits.to_vec(),
+            limits: parts.limits.clone(),
             limit: draft.limit.as_ref().map(JobLimitDraft::to_definition),
+            columns: parts.columns.clone(),
             ..Definition::new(&name.text, Vec::new())
         };
         if let Some((file, location)) = self.declarations.get(&definition.full_name()) {
@@ -399,7 +411,8 @@ impl Loader<'_> {
         self.declarations.insert(definition.full_name(), (report.file.clone(), name.location));
         self.calls.extend(calls::find_calls(draft, &definition, &report.file));
         if report.errors.is_empty() {
-            self.definitions.push(Arc::new(Definition { graphs: graphs.to_vec(), ..definition }));
+            self.definitions
+                .push(Arc::new(Definition { graphs: parts.graphs.clone(), ..definition }));
         }
     }
 

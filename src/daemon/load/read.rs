@@ -1,6 +1,7 @@
 //! Parses the tree of a file into drafts of its workflows, and checks each key and value on its
 //! own. The module `graph` checks how they fit together (dependencies, tasks, cycles).
 
+use super::columns::parse_columns;
 use super::diagnostics::Diagnostics;
 use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
 use super::fields::{Fields, label};
@@ -54,6 +55,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
     let retention =
         fields.get("retention").and_then(|entry| parse_duration(entry, Millis(0), report));
     let limit = fields.get("limit").and_then(|entry| parse_job_limit(entry, deadline, report));
+    let columns = parse_columns(&fields, report);
     let queue_keys = queue_keys::parse_queue_keys(&fields, report);
     let graph = GraphDraft {
         location: node.location,
@@ -84,6 +86,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
         deadline,
         retention,
         limit,
+        columns,
         queue_keys,
         graph,
         tasks,

@@ -59,6 +59,8 @@ pub(super) enum ValueKind {
     Condition,
     /// A CEL expression whose value is a text, a number or a boolean.
     Key,
+    /// CEL expressions by the names of their columns.
+    Columns,
     /// A number of messages in a period.
     Rate,
     /// The name of a limit, or a list of them.
@@ -188,6 +190,20 @@ pub(super) const KEYS: &[KnownKey] = &[
         "limit",
         ValueKind::Mapping(Section::JobLimit),
         "The limit of which each job holds a place until its end. Default: none.",
+    ),
+    optional(
+        Section::Workflow,
+        "label",
+        ValueKind::Key,
+        "A CEL expression over job and steps: what people call a job, such as job.title. Default: \
+         its id.",
+    ),
+    optional(
+        Section::Workflow,
+        "columns",
+        ValueKind::Columns,
+        "CEL expressions over job and steps by which people find jobs, such as { order: job.order \
+         }. Default: none.",
     ),
     required(
         Section::JobLimit,

@@ -29,6 +29,19 @@ pub struct DefinitionView<'d> {
     /// The limit of the jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<JobLimitView<'d>>,
+    /// What people call a job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'d str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    columns: Vec<ColumnView<'d>>,
+}
+
+/// A value by which people find jobs.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Column)]
+struct ColumnView<'d> {
+    name: &'d str,
+    value: &'d str,
 }
 
 /// The limit of the jobs of a workflow.
@@ -156,6 +169,13 @@ impl<'d> DefinitionView<'d> {
                 delay: limit.delay.map(|duration| duration.to_string()),
                 wait_at_most: limit.wait_at_most.map(|duration| duration.to_string()),
             }),
+            label: definition.columns.label.as_ref().map(Expression::text),
+            columns: definition
+                .columns
+                .list
+                .iter()
+                .map(|column| ColumnView { name: &column.name, value: column.value.text() })
+                .collect(),
         }
     }
 }

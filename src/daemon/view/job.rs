@@ -1,6 +1,7 @@
 //! Views of a job with its steps: the whole view, and the light view, whose size depends only on
 //! the number of steps.
 
+use super::cells::CellsView;
 use base::times::Rfc3339Time;
 use engine::{
     ClaimedPlace, DefinitionHash, ItemCounts, Job, JobId, JobState, Json, Message, StepClaim,
@@ -8,6 +9,7 @@ use engine::{
 };
 use serde::Serialize;
 use std::borrow::Cow;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// The length to which the light view truncates texts of workers and people, in characters.
@@ -28,6 +30,13 @@ pub struct JobView<'a> {
     state: JobState,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+    /// What its workflow has people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    label: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "CellsView::is_empty")]
+    #[schema(value_type = Object)]
+    columns: CellsView,
     created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Rfc3339Time>,
@@ -253,7 +262,10 @@ impl<'a> JobView<'a> {
     /// Creates the view without what is only in the whole or only in the light view.
     fn common(job: &'a Job, steps: Vec<StepView<'a>>) -> JobView<'a> {
         let origin = job.origin();
+        let (label, columns) = CellsView::from_cells(job.cells());
         JobView {
+            label,
+            columns,
             uuid: job.id(),
             workflow: job.definition().full_name(),
             task: origin.parent.is_some().then(|| job.graph().name.as_str()),

@@ -3,7 +3,7 @@
 use crate::error::JournalError;
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::{JobRow, JobRows};
-use engine::{Control, Definition, JobId, JobState, RateMark, Timestamp};
+use engine::{Control, Definition, JobId, JobState, NamedCell, RateMark, Timestamp};
 use std::sync::Arc;
 
 /// What a copy has.
@@ -54,6 +54,8 @@ pub(crate) struct DerivedStatuses {
     pub(crate) updated: Timestamp,
     /// The status of each step, in the order of the definition.
     pub(crate) words: Vec<Arc<str>>,
+    /// The cells of its label and columns.
+    pub(crate) cells: Vec<NamedCell>,
 }
 
 /// What the gate of limits is told at a start, beside the jobs.

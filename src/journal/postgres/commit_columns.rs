@@ -1,5 +1,6 @@
 //! The columns of a commit: what its statements take, and the statements in both forms.
 
+use super::cells::CellChanges;
 use super::commit_connection::BatchStatement;
 use super::commit_sql::{
     CHANGE_JOBS, INSERT_CHILDREN, INSERT_ENTRIES, INSERT_NEW_CHILDREN, INSERT_NEW_ENTRIES,
@@ -184,6 +185,8 @@ pub(super) struct EntryChunk {
     changes: BTreeMap<JobNumber, (JobStatus, Timestamp)>,
     /// The changed statuses by job and index of the step, each with its time.
     statuses: BTreeMap<(JobNumber, i32), (Arc<str>, Timestamp)>,
+    /// The changed cells.
+    cells: CellChanges,
     notice_job: Vec<i64>,
     notice_first: Vec<i64>,
     notice_at: Vec<i64>,
@@ -231,6 +234,7 @@ impl EntryChunk {
         for (step, word) in &record.statuses {
             self.statuses.insert((job, step.0.into()), (word.clone(), recorded.at));
         }
+        self.cells.add(job, &record.cells);
         if let Some(notice) = &record.notice {
             self.bytes += notice.body.len();
             self.notice_job.push(job);
@@ -312,6 +316,11 @@ impl EntryChunk {
             &code_params,
         ]);
         forms.careful.push(BatchStatement::new(INSERT_ENTRIES, params));
+        for statement in self.cells.statements() {
+            let BatchStatement { sql, params } = &statement;
+            forms.careful.push(BatchStatement { sql: sql.clone(), params: params.clone() });
+            forms.plain.push(statement);
+        }
     }
 }
 

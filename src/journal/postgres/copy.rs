@@ -3,6 +3,7 @@
 //! can be. While a copy into a database has not ended, the row of its name tells the original, and
 //! no manager becomes active.
 
+use super::cells::CellChanges;
 use super::claim::{ActiveManager, Candidate, Look, Purpose, half_copied_error};
 use super::commit_columns::{CommitForms, EntryChunk, JobColumns};
 use super::commit_connection::{BatchStatement, Results};
@@ -179,7 +180,8 @@ impl DatabaseCopyTarget {
         };
         let copied_from = copied_from.map(str::to_owned);
         self.transact(&BTreeSet::new(), &|| {
-            let numbered = [("entries", "job"), ("statuses", "job"), ("jobs", "number")];
+            let numbered =
+                [("entries", "job"), ("statuses", "job"), ("cells", "job"), ("jobs", "number")];
             let numbered = numbered.map(|(table, column)| BatchStatement {
                 sql: delete(table, column).into(),
                 params: params![],
@@ -347,7 +349,13 @@ impl StatusWriter for DatabaseCopyTarget {
                 }
             }
             let params = params![job, definition, index, word, at];
-            vec![BatchStatement::new(INSERT_STATUSES, params)]
+            let mut cells = CellChanges::default();
+            for derived in statuses {
+                cells.add(derived.job, &derived.cells);
+            }
+            let mut statements = vec![BatchStatement::new(INSERT_STATUSES, params)];
+            statements.extend(cells.statements());
+            statements
         })
         .map(drop)
     }

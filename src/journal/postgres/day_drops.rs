@@ -121,6 +121,10 @@ impl PostgresWriter {
                 // Who reads a table by its name, as a backup does, must not keep commits waiting.
                 BatchStatement::new(limit, params![DROP_LOCK_TIMEOUT]),
                 BatchStatement { sql: sql.into(), params: params![] },
+                BatchStatement::new(
+                    "DELETE FROM cells WHERE job >= $1 AND job < $2",
+                    params![day.first(), day.end()],
+                ),
             ];
             tolerate(self.commits.transact(statements).map(drop))?;
         }

@@ -65,6 +65,10 @@ impl DeletionPlan {
                 params![self.deleted_jobs.clone()],
             ),
             BatchStatement::new(
+                "DELETE FROM cells WHERE job = ANY($1)",
+                params![self.deleted_jobs.clone()],
+            ),
+            BatchStatement::new(
                 "DELETE FROM jobs WHERE number = ANY($1)",
                 params![self.deleted_jobs.clone()],
             ),

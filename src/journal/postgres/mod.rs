@@ -12,6 +12,7 @@
 
 mod append;
 mod beat;
+mod cells;
 mod children;
 mod claim;
 mod cluster;
@@ -43,6 +44,7 @@ mod statistics;
 mod status_query;
 mod status_steps;
 mod store;
+mod view_columns;
 mod writer;
 
 pub use claim::{Announcement, DatabaseInspection};

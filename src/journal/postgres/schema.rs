@@ -11,13 +11,13 @@ use tokio_postgres::error::SqlState;
 const OLDEST_SERVER_VERSION: i32 = 140_000;
 
 /// The format of the tables, which grows by one with each change.
-const FORMAT: i32 = 2;
+const FORMAT: i32 = 3;
 
 /// How often the tables are tried to be created while other processes do the same.
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 
 /// The tables of this program, in the order in which they are created.
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "cluster",
     "names",
     "managers",
@@ -33,10 +33,11 @@ const TABLES: [&str; 15] = [
     "limit_rates",
     "controls",
     "schedules",
+    "cells",
 ];
 
 /// The tables that format 1 does not have.
-const TABLES_SINCE_FORMAT_2: [&str; 3] = ["limit_rates", "controls", "schedules"];
+const LATER_TABLES: [&str; 4] = ["limit_rates", "controls", "schedules", "cells"];
 
 /// The script that creates the tables in an empty schema.
 const CREATE_TABLES: &str = "
@@ -217,6 +218,22 @@ CREATE TABLE schedules(
 );
 ";
 
+/// The script that changes tables of format 2 to format 3. The table has no partitions: a process
+/// of an earlier version, which may still be active, would make days without one.
+const MIGRATE_TO_3: &str = "
+-- The labels and columns of root jobs, for lists and searches. They follow from the entries.
+CREATE TABLE cells(
+  job bigint NOT NULL,
+  name text NOT NULL,
+  workflow text NOT NULL,
+  kind text NOT NULL,
+  value text NOT NULL,
+  PRIMARY KEY (job, name)
+);
+CREATE INDEX cells_by_value ON cells(name, value, workflow, job);
+UPDATE cluster SET format = 3;
+";
+
 /// Compresses large texts with LZ4, which is faster, where the server has it.
 const COMPRESS: &str = "
 DO $$
@@ -368,11 +385,16 @@ async fn prepare_in_transaction(
         connection.batch_execute(COMPRESS).await?;
     }
     let rows = connection.query("SELECT format FROM cluster FOR UPDATE", &params![]).await?;
-    if rows.first().is_some_and(|row| row.get::<_, i32>(0) == 1) {
+    let format = rows.first().map_or(FORMAT, |row| row.get::<_, i32>(0));
+    if format == 1 {
         tracing::info!(journal, schema, "the tables of the journal are changed to format 2");
         connection.batch_execute(CREATE_CONTROLS).await?;
         connection.batch_execute(CREATE_SCHEDULES).await?;
         connection.batch_execute(MIGRATE_TO_2).await?;
+    }
+    if format <= 2 {
+        tracing::info!(journal, schema, "the tables of the journal are changed to format 3");
+        connection.batch_execute(MIGRATE_TO_3).await?;
     }
     Ok(())
 }
@@ -398,7 +420,7 @@ async fn check_tables(
     let foreign: Vec<&str> = names.iter().copied().filter(|name| !TABLES.contains(name)).collect();
     let has_all = TABLES
         .iter()
-        .filter(|table| !TABLES_SINCE_FORMAT_2.contains(table))
+        .filter(|table| !LATER_TABLES.contains(table))
         .all(|table| names.contains(table));
     if !has_all || !foreign.is_empty() {
         let (problem, listed) = if has_all {

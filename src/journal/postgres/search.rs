@@ -1,6 +1,7 @@
 //! Searches root jobs, or the child jobs of one job, by workflow, state, status, id and time.
 
-use super::connection::{Params, to_sql_text};
+use super::cells;
+use super::connection::{Params, params, to_sql_text};
 use super::reader::Reader;
 use crate::error::JournalError;
 use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
@@ -59,6 +60,14 @@ impl Conditions {
         for (step, status) in &filter.statuses {
             conditions.add_status(filter.workflow.as_deref().unwrap_or(""), step, status);
         }
+        for (name, value) in &filter.cells {
+            conditions.add_cell(name, value);
+        }
+        if let Some(label) = &filter.label {
+            let condition = "j.number IN (SELECT c.job FROM cells c WHERE c.name = 'label' \
+                             AND strpos(lower(c.value), lower({}::text)) > 0)";
+            conditions.add(condition, to_sql_text(label));
+        }
         if let Some(schedule) = &filter.schedule {
             conditions.add_schedule(schedule);
         }
@@ -81,6 +90,15 @@ impl Conditions {
             "EXISTS (SELECT 1 FROM entries e WHERE e.job = j.number AND e.first = 0 AND CASE WHEN \
              strpos(e.body, ${first}) > 0 THEN regexp_replace(e.body, '\\\\u[0-9a-fA-F]{{4}}', \
              '\\\\u0001', 'g')::json #>> '{{0,job,created,slot,schedule}}' = ${} END)",
+            first + 1
+        ));
+    }
+
+    fn add_cell(&mut self, name: &str, value: &str) {
+        let first = self.params.len() + 1;
+        self.params.extend(params![to_sql_text(name), to_sql_text(value)]);
+        self.sql.push(format!(
+            "j.number IN (SELECT c.job FROM cells c WHERE c.name = ${first} AND c.value = ${})",
             first + 1
         ));
     }
@@ -163,6 +181,7 @@ impl FoundJob {
             reason: None,
             parent_item,
             steps: None,
+            cells: Vec::new(),
         };
         let graph = usize::try_from(row.get::<_, i32>(9)).unwrap_or(usize::MAX);
         FoundJob { hit, definition: row.get(8), graph }
@@ -201,6 +220,10 @@ impl SearchRecords for Reader {
         for job in &mut found {
             // A job with a damaged definition is listed without its number of steps.
             let definition = self.load_definition_by_number(&session, job.definition).ok();
+            if let Some(definition) = definition.as_ref().filter(|_| job.hit.parent_item.is_none())
+            {
+                job.hit.cells = cells::load(&session, job.hit.number, &definition.columns)?;
+            }
             job.hit.steps = definition
                 .and_then(|definition| Some(definition.graphs.get(job.graph)?.steps.len()));
             if has_reason(&job.hit.state) {

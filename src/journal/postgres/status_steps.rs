@@ -4,6 +4,7 @@
 
 use super::commit_connection::BatchStatement;
 use super::connection::params;
+use super::view_columns::{ViewColumn, arrange, has_columns, view_sql};
 use super::writer::PostgresWriter;
 use crate::error::{JournalError, Remedy};
 use crate::sql::quote_identifier;
@@ -17,9 +18,6 @@ const VIEW_PREFIX: &str = "status_";
 
 /// How long the creation of a view waits for whoever reads it.
 const VIEW_LOCK_TIMEOUT: &str = "200ms";
-
-/// The columns of a view before those of the steps.
-const JOB_COLUMNS: [&str; 5] = ["number", "job", "state", "created", "updated"];
 
 const INSERT_DEFINITION: &str =
     "INSERT INTO definitions(hash, body) VALUES ($1, $2) ON CONFLICT (hash) DO NOTHING";
@@ -90,25 +88,32 @@ impl PostgresWriter {
         let workflow = definition.full_name();
         let sql = "SELECT id, name FROM steps WHERE workflow = $1 ORDER BY id";
         let rows = self.commits.query(sql, params![workflow.clone()])?;
-        let steps: Vec<(i32, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        if self.views.get(&workflow) == Some(&steps.len()) {
+        let steps = rows.iter().map(|row| ViewColumn { step: Some(row.get(0)), name: row.get(1) });
+        let cells = definition.columns.names().map(ViewColumn::of_cell);
+        let needed: Vec<ViewColumn> = steps.chain(cells).collect();
+        let are_there = |columns: &Vec<ViewColumn>| {
+            needed.iter().all(|needed| columns.iter().any(|column| column.name == needed.name))
+        };
+        if self.views.get(&workflow).is_some_and(are_there) {
             return Ok(());
         }
         let view = format!("{VIEW_PREFIX}{workflow}");
-        let names = steps.iter().map(|(_, name)| name).chain([&view]);
+        let existing = self.load_view_columns(&view)?;
+        let columns = arrange(&existing, needed);
+        let names = columns.iter().map(|column| &column.name).chain([&view]);
         if let Some(name) = names.into_iter().find(|name| name.len() > IDENTIFIER_BYTES_MAX) {
             tracing::warn!(
                 workflow,
                 name,
                 "the workflow gets no view of statuses: PostgreSQL truncates names after 63 bytes"
             );
-        } else if !self.has_view(&view, &steps)? {
+        } else if !has_columns(&existing, &columns) {
             let limit = "SELECT set_config('lock_timeout', $1, true)";
             let statements = vec![
                 // Whoever reads the view holds a lock on it, and must not keep commits waiting.
                 BatchStatement::new(limit, params![VIEW_LOCK_TIMEOUT]),
                 BatchStatement {
-                    sql: view_sql(&view, &workflow, &steps).into(),
+                    sql: view_sql(&view, &workflow, &columns).into(),
                     params: params![],
                 },
             ];
@@ -123,61 +128,20 @@ impl PostgresWriter {
                 }
             }
         }
-        self.views.insert(workflow, steps.len());
+        self.views.insert(workflow, columns);
         Ok(())
     }
 
-    /// Returns whether a view exists with the columns of these steps.
-    fn has_view(&mut self, view: &str, steps: &[(i32, String)]) -> Result<bool, JournalError> {
+    /// Returns the names of the columns of a view; none if it does not exist.
+    fn load_view_columns(&mut self, view: &str) -> Result<Vec<String>, JournalError> {
         let sql = "SELECT attname::text FROM pg_attribute
                    WHERE attrelid = to_regclass($1) AND attnum > 0 ORDER BY attnum";
         let rows = self.commits.query(sql, params![quote_identifier(view)])?;
-        let columns: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let expected = JOB_COLUMNS.into_iter().chain(steps.iter().map(|(_, name)| name.as_str()));
-        Ok(columns.iter().map(String::as_str).eq(expected))
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }
 
 /// Returns the names of the steps of the main graph, in order.
 fn step_names(definition: &Definition) -> Vec<String> {
     definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
-}
-
-/// Returns the SQL that creates a view, with the columns of these steps.
-fn view_sql(view: &str, workflow: &str, steps: &[(i32, String)]) -> String {
-    // Times are stored in nanoseconds.
-    let time = |expression: &str| format!("to_timestamp({expression} / 1e9)");
-    let latest: String = steps.iter().map(|(id, _)| format!(", s{id}.at")).collect();
-    let mut sql = format!(
-        "CREATE OR REPLACE VIEW {} AS SELECT j.number, j.id AS job, j.state, {} AS created, \
-         {} AS updated",
-        quote_identifier(view),
-        time("j.created"),
-        time(&format!("greatest(j.changed{latest})"))
-    );
-    for (id, name) in steps {
-        sql.push_str(&format!(", coalesce(s{id}.word, '') AS {}", quote_identifier(name)));
-    }
-    sql.push_str(" FROM jobs j");
-    for (id, _) in steps {
-        sql.push_str(&format!(
-            " LEFT JOIN statuses s{id} ON s{id}.job = j.number AND s{id}.step = {id}"
-        ));
-    }
-    let literal = workflow.replace('\'', "''");
-    sql.push_str(&format!(" WHERE j.parent IS NULL AND j.workflow = '{literal}'"));
-    sql
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_cannot_leave_their_quotes() {
-        let sql = view_sql("status_a\"b'c", "a\"b'c", &[(7, "s\"'".to_owned())]);
-        assert!(sql.contains("VIEW \"status_a\"\"b'c\" AS"), "{sql}");
-        assert!(sql.contains("j.workflow = 'a\"b''c'"), "{sql}");
-        assert!(sql.contains("coalesce(s7.word, '') AS \"s\"\"'\""), "{sql}");
-    }
 }

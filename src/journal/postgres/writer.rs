@@ -7,6 +7,7 @@ use super::commit_connection::CommitConnection;
 use super::day_keeper::DayKeeper;
 use super::days::DAYS_AHEAD;
 use super::deletion_plan::{DeletionPlan, PartialDeletions};
+use super::view_columns::ViewColumn;
 use crate::error::{JournalError, Remedy};
 use crate::numbers::{Day, NameOrdinal};
 use crate::record::{Deletion, JobNumber};
@@ -38,8 +39,8 @@ pub(super) struct PostgresWriter {
     pub(super) definitions: HashMap<DefinitionHash, i64>,
     /// The definition of the newest job, and its number.
     pub(super) last_definition: Option<(Arc<Definition>, i64)>,
-    /// The number of columns of each workflow's view.
-    pub(super) views: HashMap<String, usize>,
+    /// The columns of each workflow's view after those of the job.
+    pub(super) views: HashMap<String, Vec<ViewColumn>>,
     pub(super) partial_deletions: PartialDeletions,
     /// A deletion whose transaction may have been committed; `None` if there is none.
     pub(super) unfinished_deletion: Option<DeletionPlan>,

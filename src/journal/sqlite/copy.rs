@@ -362,7 +362,8 @@ impl StatusWriter for FileCopyTarget {
     fn insert_statuses(&mut self, statuses: &[DerivedStatuses]) -> Result<(), JournalError> {
         let mut changes = StatusChanges::default();
         for derived in statuses {
-            let DerivedStatuses { job, id, created, definition, state, updated, words } = derived;
+            let DerivedStatuses { job, id, created, definition, state, updated, words, cells } =
+                derived;
             let (id, created, definition) = (*id, *created, *definition);
             let steps = (0..).map(StepIndex);
             changes.0.insert(
@@ -373,6 +374,7 @@ impl StatusWriter for FileCopyTarget {
                     state: Some(*state),
                     updated: *updated,
                     statuses: steps.zip(words.iter().cloned()).collect(),
+                    cells: cells.clone(),
                 },
             );
         }

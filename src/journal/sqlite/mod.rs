@@ -5,12 +5,13 @@
 //! the exception: they share rows of another table first (`confirms`).
 //!
 //! The other tables are projected later, for many commits at once. A watermark records up to which
-//! row they are complete (`projection`). They are the index of a job's rows (`places`), the table
-//! `jobs`, which lists and searches read, and the status tables `status_…`, which users read
-//! (`status_projection`, `status_query`).
+//! row they are complete (`projection`). They are the index of a job's rows (`places`), the tables
+//! `jobs` and `cells`, which lists and searches read, and the status tables `status_…`, which users
+//! read (`status_projection`, `status_query`).
 
 mod append;
 mod backup;
+mod cells;
 mod children;
 mod confirms;
 mod controls;

@@ -153,6 +153,18 @@ CREATE TABLE schedules(
   checksum INTEGER NOT NULL
 ) WITHOUT ROWID, STRICT;
 ",
+    "
+-- The labels and columns of root jobs, for lists and searches. They follow from the entries.
+CREATE TABLE cells(
+  job INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  workflow TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  value TEXT NOT NULL,
+  PRIMARY KEY(job, name)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX cells_by_value ON cells(name, value, workflow, job);
+",
 ];
 
 /// The busy timeout of opening the file and of reads, in milliseconds: how long they wait while

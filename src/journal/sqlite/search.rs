@@ -1,5 +1,6 @@
 //! Searches root jobs, or the child jobs of one job, by workflow, state, status, id and time.
 
+use super::cells;
 use super::reader::{Reader, to_job_id};
 use super::status_table::StatusTable;
 use crate::error::JournalError;
@@ -7,7 +8,7 @@ use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
 use crate::record::JobNumber;
 use crate::sql::quote_identifier;
 use crate::traits::SearchRecords;
-use engine::{JobState, StepIndex, Timestamp};
+use engine::{JobState, LABEL, StepIndex, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
@@ -16,6 +17,14 @@ use rusqlite::{Connection, params_from_iter};
 const OF_SCHEDULE: &str = "EXISTS (SELECT 1 FROM places p CROSS JOIN entries e ON e.seq = p.seq \
      WHERE p.job = jobs.number AND p.first = 0 AND CASE WHEN instr(e.body, ?) > 0 \
      THEN json_extract(e.body, '$[0].job.created.slot.schedule') = ? END)";
+
+/// The condition that a column has a value, whose parameters are its name and the value.
+const OF_CELL: &str = "number IN (SELECT job FROM cells WHERE name = ? AND value = ?)";
+
+/// The condition that the label has a text somewhere, whose parameters are the name of the label
+/// and the text.
+const OF_LABEL: &str =
+    "number IN (SELECT job FROM cells WHERE name = ? AND instr(lower(value), lower(?)) > 0)";
 
 impl JobFilter {
     /// Returns the status table of the workflow; `None` if the filter has no workflow.
@@ -77,6 +86,14 @@ impl JobFilter {
             for (condition, id) in [("id >= ?", first), ("id <= ?", last)] {
                 add(condition.to_owned(), id.0.as_bytes().to_vec().into());
             }
+        }
+        for (name, value) in &self.cells {
+            conditions.push(OF_CELL.to_owned());
+            values.extend([name.clone().into(), value.clone().into()]);
+        }
+        if let Some(label) = &self.label {
+            conditions.push(OF_LABEL.to_owned());
+            values.extend([LABEL.to_owned().into(), label.clone().into()]);
         }
         if let Some(schedule) = &self.schedule {
             conditions.push(OF_SCHEDULE.to_owned());
@@ -161,6 +178,7 @@ impl SearchRecords for Reader {
                             reason: None,
                             parent_item,
                             steps: None,
+                            cells: Vec::new(),
                         };
                         Ok((hit, (row.get(8)?, row.get::<_, u16>(9)?.into())))
                     })?;
@@ -177,6 +195,12 @@ impl SearchRecords for Reader {
                 for (hit, (definition, graph)) in &mut hits {
                     // A job with a damaged definition is listed without its number of steps.
                     let definition = rebuilder.load_definition(*definition).ok();
+                    if let Some(definition) =
+                        definition.as_ref().filter(|_| hit.parent_item.is_none())
+                    {
+                        hit.cells = cells::load(connection, hit.number, &definition.columns)
+                            .map_err(|error| self.to_journal_error(error))?;
+                    }
                     hit.steps = definition
                         .and_then(|definition| Some(definition.graphs.get(*graph)?.steps.len()));
                     if has_reason(&hit.state) {

@@ -7,6 +7,7 @@
 //! missing, altered or damaged is recreated. A table that cannot be created is not written until
 //! the next start.
 
+use super::cells;
 use super::file_rows::FileRows;
 use super::status_table::{StatusTable, TableLayout, WriteError};
 use super::unprojected::StatusChanges;
@@ -46,6 +47,7 @@ impl StatusTables {
                     .optional()?,
             };
             let Some(definition) = definition else { continue };
+            cells::write(connection, change)?;
             if let Some(layout) = self.layout(connection, file, definition)? {
                 layout
                     .write_row(connection, change)
@@ -62,6 +64,7 @@ impl StatusTables {
         workflow: &str,
         job: JobNumber,
     ) -> Result<(), WriteError> {
+        cells::delete(connection, job)?;
         let table = StatusTable::for_workflow(workflow);
         if table.object_kind(connection)?.is_none() {
             return Ok(());

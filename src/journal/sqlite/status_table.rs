@@ -62,22 +62,49 @@ pub(super) fn is_table_error(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none_or(|code| table_errors.contains(&code))
 }
 
-/// The names of steps in order, without duplicates. Names that differ only in case are duplicates.
+/// The columns of a status table after those of the job, in order.
 #[derive(Default)]
-pub(super) struct StepNames {
-    names: Vec<String>,
+struct TableColumns {
+    columns: Vec<(ColumnKind, String)>,
     /// The names in lower case.
     keys: HashSet<String>,
 }
 
-impl StepNames {
+impl TableColumns {
+    /// Adds the steps of a definition, its label and its columns. A name that is there already is
+    /// not added again, even if it differs in case or is of the other kind.
     fn add_definition(&mut self, definition: &Definition) {
-        definition.graph().steps.iter().for_each(|step| self.add(&step.name));
+        definition.graph().steps.iter().for_each(|step| self.add(ColumnKind::Step, &step.name));
+        definition.columns.names().for_each(|name| self.add(ColumnKind::Cell, name));
     }
 
-    fn add(&mut self, name: &str) {
+    fn add(&mut self, kind: ColumnKind, name: &str) {
         if self.keys.insert(name.to_ascii_lowercase()) {
-            self.names.push(name.to_owned());
+            self.columns.push((kind, name.to_owned()));
+        }
+    }
+
+    /// Returns the names of the columns of this kind.
+    fn names(&self, kind: ColumnKind) -> impl Iterator<Item = &String> {
+        self.columns.iter().filter(move |(other, _)| *other == kind).map(|(_, name)| name)
+    }
+}
+
+/// What a column of a status table is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ColumnKind {
+    /// The status of a step.
+    Step,
+    /// The label, or a column of the workflow.
+    Cell,
+}
+
+impl ColumnKind {
+    /// Returns the SQL of the column's type. It tells the kinds apart when the table is read again.
+    fn type_sql(self) -> &'static str {
+        match self {
+            ColumnKind::Step => "TEXT NOT NULL DEFAULT ''",
+            ColumnKind::Cell => "TEXT",
         }
     }
 }
@@ -87,6 +114,8 @@ pub(super) struct TableLayout {
     pub(super) table: StatusTable,
     /// The quoted column of each step, by the step's index; `None` if the step has no column.
     columns: Vec<Option<String>>,
+    /// The quoted columns of cells, by the names of the columns in the workflow.
+    cells: HashMap<String, String>,
 }
 
 impl TableLayout {
@@ -97,11 +126,17 @@ impl TableLayout {
         change: &StatusChange,
     ) -> rusqlite::Result<()> {
         let column = |step: StepIndex| self.columns.get(step.as_usize()).and_then(Option::as_deref);
-        let columns =
-            change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, &**status)));
+        let statuses = change.statuses.iter();
+        let statuses =
+            statuses.filter_map(|(step, status)| Some((column(*step)?, Some(&**status))));
+        let cells = change.cells.iter().filter_map(|(name, cell)| {
+            let text = cell.as_ref().map(|cell| &*cell.text);
+            Some((self.cells.get(&**name)?.as_str(), text))
+        });
+        let columns = statuses.chain(cells);
         let (mut sql, mut values) = (
             String::with_capacity(256),
-            Vec::with_capacity(JOB_COLUMNS.len() + change.statuses.len()),
+            Vec::with_capacity(JOB_COLUMNS.len() + change.statuses.len() + change.cells.len()),
         );
         let updated = format_rfc3339(change.updated);
         if let Some(new_row) = &change.new_row {
@@ -110,31 +145,31 @@ impl TableLayout {
                 self.table.quoted_name()
             ));
             values.extend([
-                new_row.id.to_string(),
-                format_rfc3339(new_row.created),
-                change.state.unwrap_or(JobState::Running).as_str().to_owned(),
-                updated,
+                Some(new_row.id.to_string()),
+                Some(format_rfc3339(new_row.created)),
+                Some(change.state.unwrap_or(JobState::Running).as_str().to_owned()),
+                Some(updated),
             ]);
-            for (column, status) in columns {
+            for (column, value) in columns {
                 sql.push_str(", ");
                 sql.push_str(column);
-                values.push(status.to_owned());
+                values.push(value.map(str::to_owned));
             }
             sql.push_str(", _rowid_) VALUES (?");
             sql.push_str(&", ?".repeat(values.len()));
             sql.push(')');
         } else {
             sql.push_str(&format!("UPDATE {} SET updated = ?", self.table.quoted_name()));
-            values.push(updated);
+            values.push(Some(updated));
             if let Some(state) = change.state {
                 sql.push_str(", state = ?");
-                values.push(state.as_str().to_owned());
+                values.push(Some(state.as_str().to_owned()));
             }
-            for (column, status) in columns {
+            for (column, value) in columns {
                 sql.push_str(", ");
                 sql.push_str(column);
                 sql.push_str(" = ?");
-                values.push(status.to_owned());
+                values.push(value.map(str::to_owned));
             }
             sql.push_str(" WHERE _rowid_ = ?");
         }
@@ -183,10 +218,28 @@ pub(super) fn count_root_jobs(
 /// A column of a table, as SQLite describes it.
 struct Column {
     name: String,
-    /// Whether it is a `TEXT NOT NULL` column that is neither a key nor generated.
+    /// Whether it is a `TEXT` column that is neither a key nor generated.
     is_plain_text: bool,
+    /// Whether it is `NOT NULL`.
+    is_not_null: bool,
     /// The SQL expression of the default value; `None` if there is none.
     default: Option<String>,
+}
+
+impl Column {
+    /// Returns what the column is for, if it is one that is created after those of the job.
+    fn kind(&self) -> Option<ColumnKind> {
+        match (self.is_plain_text, self.is_not_null, self.default.as_deref()) {
+            (true, true, Some("''")) => Some(ColumnKind::Step),
+            (true, false, None) => Some(ColumnKind::Cell),
+            _ => None,
+        }
+    }
+
+    /// Returns whether it is this column of the job.
+    fn is_of_job(&self, name: &str) -> bool {
+        self.is_plain_text && self.is_not_null && self.default.is_none() && self.name == name
+    }
 }
 
 /// The status table of a workflow. The table need not exist.
@@ -237,8 +290,8 @@ impl StatusTable {
         definition: &Definition,
     ) -> Result<bool, WriteError> {
         let to_error = |error| self.to_write_error(error);
-        let columns = self.columns(connection).map_err(to_error)?;
-        let exists = match &columns {
+        let columns = self.all_columns(connection).map_err(to_error)?;
+        let exists = match columns {
             Some(columns) => self.add_columns(connection, columns, definition).map_err(to_error)?,
             None => false,
         };
@@ -247,29 +300,30 @@ impl StatusTable {
             let jobs = self.root_jobs(connection)?;
             let rows = FileRows { connection, file, is_projected: true };
             let mut rebuilder = Rebuilder::new(&rows);
-            let mut steps = StepNames::default();
-            steps.add_definition(definition);
+            let mut columns = TableColumns::default();
+            columns.add_definition(definition);
             // Then the steps of earlier definitions, the newest definition first.
             let earlier_definitions: BTreeSet<i64> =
                 jobs.iter().map(|(_, definition_number)| *definition_number).collect();
             for definition_number in earlier_definitions.into_iter().rev() {
-                steps.add_definition(&*rebuilder.load_definition(definition_number)?);
+                columns.add_definition(&*rebuilder.load_definition(definition_number)?);
             }
-            self.create(connection, &steps.names).map_err(to_error)?;
+            self.create(connection, &columns).map_err(to_error)?;
             self.fill(connection, &mut rebuilder, &jobs)?;
         }
         self.create_indexes(connection).map_err(to_error)?;
         Ok(!exists)
     }
 
-    /// Creates the table with columns for these steps.
-    fn create(&self, connection: &Connection, steps: &[String]) -> rusqlite::Result<()> {
+    /// Creates the table with these columns.
+    fn create(&self, connection: &Connection, columns: &TableColumns) -> rusqlite::Result<()> {
         let job_columns = JOB_COLUMNS.iter().map(|column| format!("{column} TEXT NOT NULL"));
-        let step_columns = steps
+        let further_columns = columns
+            .columns
             .iter()
             .take(STEP_COLUMNS_MAX)
-            .map(|step| format!("{} TEXT NOT NULL DEFAULT ''", quote_identifier(step)));
-        let columns: Vec<String> = job_columns.chain(step_columns).collect();
+            .map(|(kind, name)| format!("{} {}", quote_identifier(name), kind.type_sql()));
+        let columns: Vec<String> = job_columns.chain(further_columns).collect();
         connection.execute_batch(&format!(
             "CREATE TABLE {}({}) STRICT",
             self.quoted_name(),
@@ -277,34 +331,34 @@ impl StatusTable {
         ))
     }
 
-    /// Adds the columns of new steps; `columns` are the step columns that the table has. Returns
+    /// Adds the columns of new steps and cells; `columns` are those that the table has. Returns
     /// false if the table must be recreated for them.
     fn add_columns(
         &self,
         connection: &Connection,
-        columns: &[String],
+        mut columns: TableColumns,
         definition: &Definition,
     ) -> rusqlite::Result<bool> {
-        let mut steps = StepNames::default();
-        columns.iter().for_each(|column| steps.add(column));
-        steps.add_definition(definition);
-        for (index, step) in steps.names.iter().enumerate().skip(columns.len()) {
+        let count = columns.columns.len();
+        columns.add_definition(definition);
+        for (index, (kind, name)) in columns.columns.iter().enumerate().skip(count) {
             if index >= STEP_COLUMNS_MAX {
                 tracing::warn!(
                     workflow = self.workflow,
-                    step,
+                    step = name,
                     "the table of statuses has {STEP_COLUMNS_MAX} steps: this one gets no column"
                 );
                 break;
             }
-            if ["rowid", "oid"].iter().any(|alias| alias.eq_ignore_ascii_case(step)) {
+            if ["rowid", "oid"].iter().any(|alias| alias.eq_ignore_ascii_case(name)) {
                 // A column whose name is an alias of the rowid is created only with the table.
                 return Ok(false);
             }
             connection.execute_batch(&format!(
-                "ALTER TABLE {} ADD COLUMN {} TEXT NOT NULL DEFAULT ''",
+                "ALTER TABLE {} ADD COLUMN {} {}",
                 self.quoted_name(),
-                quote_identifier(step)
+                quote_identifier(name),
+                kind.type_sql()
             ))?;
         }
         Ok(true)
@@ -312,38 +366,50 @@ impl StatusTable {
 
     /// Returns the step columns in their order; `None` if the table is missing or was altered.
     pub(super) fn columns(&self, connection: &Connection) -> rusqlite::Result<Option<Vec<String>>> {
+        let columns = self.all_columns(connection)?;
+        Ok(columns.map(|columns| columns.names(ColumnKind::Step).cloned().collect()))
+    }
+
+    /// Returns the columns of steps and cells in their order; `None` if the table is missing or was
+    /// altered.
+    fn all_columns(&self, connection: &Connection) -> rusqlite::Result<Option<TableColumns>> {
         if self.object_kind(connection)?.as_deref() != Some("table") {
             return Ok(None);
         }
-        let sql = "SELECT name, type = 'TEXT' AND \"notnull\" AND pk = 0 AND hidden = 0, \
+        let sql = "SELECT name, type = 'TEXT' AND pk = 0 AND hidden = 0, \"notnull\", \
                    dflt_value FROM pragma_table_xinfo(?1) ORDER BY cid";
         let mut statement = connection.prepare_cached(sql)?;
         let rows = statement.query_map([self.name()], |row| {
-            Ok(Column { name: row.get(0)?, is_plain_text: row.get(1)?, default: row.get(2)? })
+            Ok(Column {
+                name: row.get(0)?,
+                is_plain_text: row.get(1)?,
+                is_not_null: row.get(2)?,
+                default: row.get(3)?,
+            })
         })?;
         let columns: Vec<Column> = rows.collect::<rusqlite::Result<_>>()?;
-        let is_expected = |(index, column): (usize, &Column)| {
-            column.is_plain_text
-                && match JOB_COLUMNS.get(index) {
-                    Some(job_column) => column.name == *job_column && column.default.is_none(),
-                    None => column.default.as_deref() == Some("''"),
-                }
+        let Some((job_columns, further)) = columns.split_at_checked(JOB_COLUMNS.len()) else {
+            return Ok(None);
         };
-        if columns.len() < JOB_COLUMNS.len() || !columns.iter().enumerate().all(is_expected) {
+        if !job_columns.iter().zip(JOB_COLUMNS).all(|(column, name)| column.is_of_job(name)) {
             return Ok(None);
         }
-        let step_columns = columns.into_iter().skip(JOB_COLUMNS.len());
-        Ok(Some(step_columns.map(|column| column.name).collect()))
+        let mut table_columns = TableColumns::default();
+        for column in further {
+            let Some(kind) = column.kind() else { return Ok(None) };
+            table_columns.add(kind, &column.name);
+        }
+        Ok(Some(table_columns))
     }
 
-    /// Returns the step columns of a table that has been created or checked before. Returns an
-    /// error if it is missing or was altered.
-    fn ensured_columns(&self, connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    /// Returns the columns of a table that has been created or checked before. Returns an error if
+    /// it is missing or was altered.
+    fn ensured_columns(&self, connection: &Connection) -> rusqlite::Result<TableColumns> {
         let altered_error = || {
             let problem = "its columns are not those that were created".to_owned();
             rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_SCHEMA), Some(problem))
         };
-        self.columns(connection)?.ok_or_else(altered_error)
+        self.all_columns(connection)?.ok_or_else(altered_error)
     }
 
     /// Returns SQLite's type of the object with the table's name: `table`, or `view` or `index` if
@@ -356,10 +422,9 @@ impl StatusTable {
 
     /// Creates the missing indexes.
     fn create_indexes(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let steps = self.ensured_columns(connection)?;
-        let columns = ["job", "state"]
-            .into_iter()
-            .chain(steps.iter().take(INDEXED_COLUMNS_MAX).map(String::as_str));
+        let columns = self.ensured_columns(connection)?;
+        let steps = columns.names(ColumnKind::Step).take(INDEXED_COLUMNS_MAX).map(String::as_str);
+        let columns = ["job", "state"].into_iter().chain(steps);
         for column in columns {
             let unique = if column == "job" { "UNIQUE " } else { "" };
             // This cannot be the name of a status table: it has another prefix.
@@ -379,16 +444,23 @@ impl StatusTable {
         connection: &Connection,
         definition: &Definition,
     ) -> Result<TableLayout, WriteError> {
-        let names = self.ensured_columns(connection).map_err(|error| self.to_write_error(error))?;
-        let columns_by_key: HashMap<String, String> =
-            names.iter().map(|name| (name.to_ascii_lowercase(), quote_identifier(name))).collect();
+        let columns =
+            self.ensured_columns(connection).map_err(|error| self.to_write_error(error))?;
+        let quoted_by_key = |kind: ColumnKind| -> HashMap<String, String> {
+            let names = columns.names(kind);
+            names.map(|name| (name.to_ascii_lowercase(), quote_identifier(name))).collect()
+        };
+        let (steps, cells) = (quoted_by_key(ColumnKind::Step), quoted_by_key(ColumnKind::Cell));
         let columns = definition
             .graph()
             .steps
             .iter()
-            .map(|step| columns_by_key.get(&step.name.to_ascii_lowercase()).cloned())
+            .map(|step| steps.get(&step.name.to_ascii_lowercase()).cloned())
             .collect();
-        Ok(TableLayout { table: self.clone(), columns })
+        let names = definition.columns.names();
+        let quoted = |name: &str| cells.get(&name.to_ascii_lowercase()).cloned();
+        let cells = names.filter_map(|name| Some((name.to_owned(), quoted(name)?))).collect();
+        Ok(TableLayout { table: self.clone(), columns, cells })
     }
 
     /// Returns the root jobs of the workflow in the order of creation, each with the number of its

@@ -3,7 +3,7 @@
 
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
-use engine::{Entry, Job, JobId, JobState, StepIndex, Timestamp};
+use engine::{Entry, Job, JobId, JobState, NamedCell, StepIndex, Timestamp};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -103,6 +103,8 @@ pub(super) struct StatusChange {
     pub(super) updated: Timestamp,
     /// The changed statuses.
     pub(super) statuses: Vec<(StepIndex, Arc<str>)>,
+    /// The changed cells.
+    pub(super) cells: Vec<NamedCell>,
 }
 
 /// What a new row of a status table needs beyond its state and statuses.
@@ -130,6 +132,7 @@ impl StatusChange {
             state: Some(job.state()),
             updated,
             statuses: job.graph().indices().map(|step| (step, job.status(step).into())).collect(),
+            cells: job.cells(),
         }
     }
 }
@@ -139,7 +142,9 @@ impl StatusChanges {
     fn add(&mut self, record: &Record, definition: Option<i64>) {
         let created = record.created.as_ref();
         let is_child = created.is_some_and(|created| created.parent.is_some());
-        if is_child || (created.is_none() && record.state.is_none() && record.statuses.is_empty()) {
+        let is_unchanged =
+            record.state.is_none() && record.statuses.is_empty() && record.cells.is_empty();
+        if is_child || (created.is_none() && is_unchanged) {
             return;
         }
         let new_row = created.zip(definition).map(|(created, definition)| NewStatusRow {
@@ -153,6 +158,7 @@ impl StatusChanges {
             state: None,
             updated: new_row.map_or(Timestamp::default(), |new_row| new_row.created),
             statuses: Vec::new(),
+            cells: Vec::new(),
         });
         change.new_row = change.new_row.or(new_row);
         change.state = record.state.or(change.state);
@@ -163,6 +169,12 @@ impl StatusChanges {
             match change.statuses.iter_mut().find(|(changed_step, _)| changed_step == step) {
                 Some((_, changed_status)) => changed_status.clone_from(status),
                 None => change.statuses.push((*step, status.clone())),
+            }
+        }
+        for (name, cell) in &record.cells {
+            match change.cells.iter_mut().find(|(changed_name, _)| changed_name == name) {
+                Some((_, changed_cell)) => changed_cell.clone_from(cell),
+                None => change.cells.push((name.clone(), cell.clone())),
             }
         }
     }

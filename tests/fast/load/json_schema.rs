@@ -63,7 +63,7 @@ fn the_schema_is_one_and_says_what_each_key_means() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 65);
+    assert_eq!(keys, 67);
     let mut printed = Vec::new();
     workflow_manager::cli::print_schema(&mut printed).expect("a vector takes everything");
     assert_eq!(serde_json::from_slice::<Value>(&printed).expect("JSON"), schema);

@@ -44,6 +44,7 @@ pub use past::{
 pub use places::{InDatabase, InFile, Place};
 pub use searches::{
     a_search_finds_by_all_that_is_kept_in_either_order, a_search_finds_the_jobs_of_a_schedule,
+    labels_and_columns_are_found_until_their_job_is_deleted,
 };
 use std::sync::Arc;
 use workflow_manager::engine::{
@@ -80,6 +81,7 @@ macro_rules! journal_rules {
             lists_and_statuses_show_what_is_committed
             a_search_finds_by_all_that_is_kept_in_either_order
             a_search_finds_the_jobs_of_a_schedule
+            labels_and_columns_are_found_until_their_job_is_deleted
             jobs_are_counted_by_state_and_by_definition
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
             the_newest_ledger_of_each_schedule_comes_back

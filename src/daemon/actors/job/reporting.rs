@@ -84,6 +84,15 @@ impl JobActor {
         }
     }
 
+    /// Counts cells of the job that could not be computed.
+    pub(super) fn report_column_errors(&self, errors: u32) {
+        if let Some(job) = self.job().filter(|_| errors > 0) {
+            let workflow = job.definition().full_name();
+            let metric = &self.env.metrics.column_errors;
+            metric.with_label_values(&[&*workflow]).inc_by(errors.into());
+        }
+    }
+
     fn report_job_entry(&self, job: &Job, workflow: &str, entry: &JobEntry, now: Timestamp) {
         let is_root = self.parent.is_none();
         match entry {

@@ -219,6 +219,8 @@ pub(in crate::api) const ID_PREFIX: Parameter =
     query("id", Pattern("^[0-9a-fA-F]{4,32}$", "f557"), "Only jobs whose id has this prefix");
 pub(in crate::api) const BY_SCHEDULE: Parameter =
     query("schedule", Text, "Only jobs that this schedule started: `NAME` or `VHOST/NAME`");
+pub(in crate::api) const BY_LABEL: Parameter =
+    query("label", Text, "Only jobs whose label has this text, in upper or lower case");
 pub(in crate::api) const CREATED_AFTER: Parameter =
     query("after", Time, "Only jobs created at this time or later");
 pub(in crate::api) const CREATED_BEFORE: Parameter =

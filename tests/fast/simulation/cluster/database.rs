@@ -282,6 +282,7 @@ fn rename(record: &Record) -> Record {
         state: record.state,
         is_closed: record.is_closed,
         statuses: record.statuses.clone(),
+        cells: record.cells.clone(),
         notice: None,
         marks: record.marks.clone(),
     }

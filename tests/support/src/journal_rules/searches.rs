@@ -3,9 +3,10 @@
 use super::{Live, Place, chain, opened};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Input, JobId, JobState, Message, Operation, Origin, ScheduledSlot, Timestamp,
+    Column, Columns, Definition, Expression, Input, JobId, JobState, Message, Operation, Origin,
+    ScheduledSlot, Timestamp,
 };
-use workflow_manager::journal::{JobFilter, JobNumber, NewJob, SearchOrder};
+use workflow_manager::journal::{JobFilter, JobNumber, Journal, NewJob, SearchOrder};
 
 /// Four jobs, created at 1 to 4: the first completed and the second was cancelled, at 100; the
 /// third is paused; the fourth runs.
@@ -123,4 +124,62 @@ pub fn a_search_finds_the_jobs_of_a_schedule(place: &dyn Place) {
     assert!(find("often", vec![JobState::Completed]).is_empty());
     assert_eq!(find("\"a\" \\ ä", Vec::new()), [2]);
     assert!(find("oft", Vec::new()).is_empty() && find("Often", Vec::new()).is_empty());
+}
+
+/// Jobs of a workflow with a label and columns, one of them with a name that SQL has.
+pub fn labels_and_columns_are_found_until_their_job_is_deleted(place: &dyn Place) {
+    let value = |text: &str| Expression::parse(text).expect(text);
+    let column = |(name, text): (&str, &str)| Column { name: name.into(), value: value(text) };
+    let columns =
+        [("order", "job.n"), ("from", "job.n > 1"), ("total", "steps.a.output.cents")].map(column);
+    let columns = Columns { label: Some(value("'Job ' + string(job.n)")), list: columns.into() };
+    let definition =
+        Arc::new(Definition { name: "orders".to_owned(), columns, ..(*chain()).clone() });
+    let mut journal = opened(place);
+    journal.create_status_tables(&[&definition]).expect("tables of statuses");
+    let (mut first, created) = Live::create(1, 1, &definition);
+    let (mut second, of_second) = Live::create(2, 2, &definition);
+    let (_plain, of_plain) = Live::create(3, 3, &chain());
+    journal.append(&[&created, &of_second, &of_plain]).expect("commits");
+    journal.append(&[&first.reply("a", r#"{"cents":7.5}"#)]).expect("commits");
+
+    let with = |name: &str, value: &str| JobFilter {
+        cells: vec![(name.to_owned(), value.to_owned())],
+        ..JobFilter::default()
+    };
+    let labelled = |text: &str| JobFilter { label: Some(text.to_owned()), ..JobFilter::default() };
+    let check = |journal: &dyn Journal, first: &Live, expected: [&[JobNumber]; 4]| {
+        let records = journal.records();
+        let filters =
+            [with("order", "1"), with("from", "true"), with("total", "7.5"), labelled("JOB")];
+        for (filter, numbers) in filters.iter().zip(expected) {
+            let order = SearchOrder::OldestFirst;
+            let hits = records.search(filter, order, order.start_cursor(), 9).expect("reads");
+            assert_eq!(
+                hits.iter().map(|hit| hit.number).collect::<Vec<_>>(),
+                numbers,
+                "{filter:?}"
+            );
+            let count = records.count_matches(filter, 9).expect("reads") as usize;
+            assert_eq!(count, numbers.len(), "{filter:?}");
+            let cells = first.job.cells().into_iter().filter(|(_, cell)| cell.is_some());
+            let cells: Vec<_> = cells.collect();
+            let mut of_first = hits.iter().filter(|hit| hit.number == 1);
+            assert!(of_first.all(|hit| hit.cells == cells), "{filter:?}: {cells:?}");
+        }
+        let hostile = with("order", "1' OR '1'='1");
+        assert_eq!(records.count_matches(&hostile, 9).expect("reads"), 0);
+        assert_eq!(records.count_matches(&labelled("%"), 9).expect("reads"), 0, "no pattern");
+    };
+    check(&*journal, &first, [&[1], &[2], &[1], &[1, 2]]);
+    let copy = place.crash();
+    drop(journal);
+    let mut journal = opened(&*copy);
+    check(&*journal, &first, [&[1], &[2], &[1], &[1, 2]]);
+    second.assert_read_by(&*journal.records(), "it is whole");
+
+    let cancel = || Input::from_request(Operation::Cancel { reason: "not wanted".into() });
+    journal.append(&[&first.take(cancel()), &second.take(cancel())]).expect("commits");
+    assert_eq!(journal.delete_jobs(&[1, 2], u32::MAX).expect("deletes").roots, 2);
+    check(&*journal, &first, [&[], &[], &[], &[]]);
 }

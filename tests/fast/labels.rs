@@ -1,0 +1,133 @@
+//! People know jobs by their labels, and find them by their columns.
+
+use actix_web::http::StatusCode;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use std::path::Path;
+use support::api::Api;
+use support::manager::TestManager;
+use support::waits::within;
+
+const WORKFLOWS: &str = "
+workflows:
+  - name: orders
+    label: job.title
+    columns: { order: job.order, select: job.select, total: steps.invoice.output.cents }
+    steps: [ { name: invoice } ]
+  - name: plain
+    steps: [ { name: invoice } ]
+";
+
+/// What an order says that means no harm, and still might do some.
+fn hostile() -> Value {
+    json!({
+        "title": "<b>Order</b> 4711\n\u{1b}[31m", "order": 4711, "select": "a'b\"c--",
+        "cents": 12.5, "k": "x".repeat(1 << 20)
+    })
+}
+
+/// Waits until all orders are completed, and returns them, the newest first.
+async fn completed(api: &Api, count: usize) -> Vec<Value> {
+    let are_all = |found: &Value| found["jobs"].as_array().is_some_and(|jobs| jobs.len() == count);
+    let path = "/api/jobs/search?workflow=orders&state=completed";
+    api.until(path, are_all).await["jobs"].as_array().cloned().expect("a list")
+}
+
+async fn found(api: &Api, query: &str) -> Vec<String> {
+    let found = api.get_json(&format!("/api/jobs/search?count=true&{query}")).await;
+    let jobs = found["jobs"].as_array().expect("a list");
+    assert_eq!(found["count"], jobs.len(), "{query}");
+    jobs.iter().map(|job| job["job"].as_str().expect("an id").to_owned()).collect()
+}
+
+#[test]
+fn jobs_are_shown_and_found_by_their_labels_and_columns() {
+    TestManager::with(WORKFLOWS).echo(["invoice"]).serve(|api| async move {
+        let first = api.create_job("orders", &hostile().to_string()).await;
+        let second = api.create_job("orders", r#"{"title":"another","order":"4712"}"#).await;
+        let plain = api.create_job("plain", "{}").await;
+        let rows = completed(&api, 2).await;
+        let columns = json!({ "order": 4711, "select": "a'b\"c--", "total": 12.5 });
+        let view = api.get_json(&format!("/api/job/{first}")).await;
+        for shown in [&rows[1], &view] {
+            assert_eq!(shown["label"], "<b>Order</b> 4711  [31m", "{shown}");
+            assert_eq!(shown["columns"], columns);
+        }
+        assert_eq!(rows[0]["columns"], json!({ "order": "4712" }), "the others are empty");
+        let view = api.get_json(&format!("/api/job/{plain}")).await;
+        assert_eq!((view.get("label"), view.get("columns")), (None, None));
+
+        assert_eq!(found(&api, "column.order=4711").await, [&*first]);
+        assert_eq!(found(&api, "column.order=4712&workflow=orders").await, [&*second]);
+        assert_eq!(found(&api, "column.select=a%27b%22c--&column.total=12.5").await, [&*first]);
+        assert_eq!(found(&api, "label=%3CB%3EORDER").await, [&*first]);
+        assert_eq!(found(&api, "label=%25").await, [""; 0], "it is no pattern");
+        assert_eq!(found(&api, "column.order=4711&state=failed").await, [""; 0]);
+        for (query, problem) in [
+            ("column.ordr=1", "no workflow has a column \"ordr\"; did you mean \"order\"?"),
+            ("workflow=plain&column.order=1", "workflow plain has no column \"order\""),
+            ("label=", "expected a text of 1 to 256 bytes"),
+            (&format!("parent={first}&label=x"), "parent asks for child jobs"),
+        ] {
+            let refused = api.get(&format!("/api/jobs/search?{query}"), &[]).await;
+            assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{query}");
+            assert!(refused.detail().contains(problem), "{query}: {}", refused.detail());
+        }
+        let bulk = api.post("/api/jobs/rerun?step=invoice&column.order=4711&dryRun=true", "").await;
+        assert_eq!(bulk.json()["matched"], 1, "{}", bulk.text());
+        assert_eq!(bulk.json()["jobs"][0]["columns"], columns);
+        let metrics = api.get("/metrics", &[]).await.text();
+        let errors = "workflow_column_errors_total{workflow=\"orders\"} 2";
+        assert!(metrics.contains(errors), "one job has neither `select` nor a total");
+    });
+}
+
+async fn start(text: &str, folder: &Path) -> (TestManager, Api) {
+    let manager = TestManager::with(text).folder(folder).echo(["invoice"]).await;
+    let api = Api::new(&manager).await;
+    (manager, api)
+}
+
+#[test]
+fn columns_are_beside_the_steps_in_sql_and_change_with_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let select = |columns: &str| -> Vec<Vec<Option<String>>> {
+        let client = Connection::open(folder.path().join("j.db")).expect("opens");
+        let sql = format!("SELECT {columns} FROM status_orders ORDER BY created");
+        let mut statement = client.prepare(&sql).expect(columns);
+        let width = statement.column_count();
+        let rows = statement.query_map([], |row| (0..width).map(|at| row.get(at)).collect());
+        rows.expect("rows").collect::<rusqlite::Result<_>>().expect("rows")
+    };
+    let texts = |row: &[&str]| -> Vec<Option<String>> {
+        row.iter().map(|text| (!text.is_empty()).then(|| (*text).to_owned())).collect()
+    };
+    let before = "workflows: [ { name: orders, steps: [ { name: invoice }, { name: order } ] } ]";
+    let without_clash = before.replace(", { name: order }", "");
+    actix_rt::System::new().block_on(within("columns follow the file", async {
+        let (manager, api) = start(&without_clash, folder.path()).await;
+        api.create_job("orders", r#"{"order":1}"#).await;
+        completed(&api, 1).await;
+        manager.stop().await;
+        assert_eq!(select("invoice"), [texts(&["COMPLETED"])]);
+
+        let (manager, api) = start(WORKFLOWS, folder.path()).await;
+        api.create_job("orders", &hostile().to_string()).await;
+        let rows = completed(&api, 2).await;
+        assert_eq!(rows[1].get("columns"), None, "a job keeps its definition");
+        manager.stop().await;
+        let all = "invoice, label, \"order\", \"select\", total";
+        let of_new = texts(&["COMPLETED", "<b>Order</b> 4711  [31m", "4711", "a'b\"c--", "12.5"]);
+        assert_eq!(select(all), [texts(&["COMPLETED", "", "", "", ""]), of_new.clone()]);
+
+        // A later step with the name of a column that the table has gets none.
+        let (manager, api) = start(before, folder.path()).await;
+        let running = api.create_job("orders", "{}").await;
+        let is_sent = |view: &Value| view["steps"][1]["state"] == "running";
+        api.until(&format!("/api/job/{running}"), is_sent).await;
+        assert_eq!(found(&api, "label=4711&workflow=orders").await.len(), 1, "an older one's");
+        manager.stop().await;
+        assert_eq!(select(all)[1], of_new);
+        assert_eq!(select("\"order\"").len(), 3);
+    }));
+}
