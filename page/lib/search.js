@@ -4,7 +4,13 @@ import { link } from './route.js';
 
 const UUID = /^(?:urn:uuid:)?\{?([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\}?$/i;
 
-export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'schedule', 'vhost', 'parent', 'order'];
+export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'schedule', 'label', 'vhost', 'parent', 'order'];
+
+/** The beginnings of words whose rest is a name: of a step, of a column. */
+export const NAMED = ['status.', 'column.'];
+
+/** @param {string} key */
+const isKey = (key) => KEYS.includes(key) || NAMED.some((named) => key.startsWith(named));
 
 /** @param {string} text */
 export function uuidOf(text) {
@@ -21,7 +27,7 @@ export function searchQuery(text) {
   /** @type {Map<string, string>} */
   const query = new Map();
   for (const [, key, quoted, plain, bare] of text.matchAll(/([A-Za-z][A-Za-z0-9_.-]*):(?:"([^"]*)"|(\S*))|(\S+)/g)) {
-    if (key && (KEYS.includes(key) || key.startsWith('status.'))) query.set(key, quoted ?? plain ?? '');
+    if (key && isKey(key)) query.set(key, quoted ?? plain ?? '');
     else if (bare && /^[0-9a-f-]{4,}$/i.test(bare)) query.set('id', bare.toLowerCase());
   }
   return query;
@@ -29,7 +35,7 @@ export function searchQuery(text) {
 
 /** @param {Iterable<[string, string]>} query */
 export function searchText(query) {
-  return [...query].filter(([key]) => KEYS.includes(key) || key.startsWith('status.')).map(([key, value]) => `${key}:${/\s/.test(value) ? `"${value}"` : value}`).join(' ');
+  return [...query].filter(([key]) => isKey(key)).map(([key, value]) => `${key}:${/\s/.test(value) ? `"${value}"` : value}`).join(' ');
 }
 
 /**
@@ -59,7 +65,7 @@ export function completions(text, workflows) {
   const colon = word.indexOf(':');
   if (colon < 0) {
     if (!word && !before) return [];
-    return [...KEYS, 'status.'].filter((key) => key.startsWith(word) && key !== word).map((key) => `${before}${key}${key.endsWith('.') ? '' : ':'}`);
+    return [...KEYS, ...NAMED].filter((key) => key.startsWith(word) && key !== word).map((key) => `${before}${key}${key.endsWith('.') ? '' : ':'}`);
   }
   const key = word.slice(0, colon);
   const value = word.slice(colon + 1);

@@ -55,6 +55,15 @@ export function shortId(id) {
   return id[14] === '8' && id.length === 36 ? `${id.slice(0, 4)}…${id.slice(-4)}` : id.slice(0, 8);
 }
 
+/**
+ * What a job is called in a list: by its label, or else by its id.
+ * @param {string | undefined} label
+ * @param {string} id
+ */
+export function named(label, id) {
+  return label === undefined ? html`<code>${shown(shortId(id))}</code>` : html`<span class="job-label" title=${id}>${shown(label)}</span>`;
+}
+
 const groups = new Intl.NumberFormat('en-US');
 
 /** @param {number | undefined} value */

@@ -43,6 +43,8 @@
  *
  * @typedef {object} Job
  * @property {string} uuid
+ * @property {string} [label] what its workflow has people call it
+ * @property {Record<string, string | number | boolean>} [columns]
  * @property {string} workflow
  * @property {string} [vhost]
  * @property {string} [task]
@@ -96,7 +98,7 @@
  *
  * @typedef {{ n: number, at: string, kind: string, step?: string, attempt?: number, payload?: string, payloadBytes?: number, payloadOmitted?: boolean, item?: number, items?: number, from?: number, count?: number, job?: string, reason?: string, status?: string, message?: string, progress?: unknown, warning?: string, retryAt?: string, queue?: string, raw?: string }} Entry
  *
- * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, startsAt?: string, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
+ * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, label?: string, columns?: Record<string, string | number | boolean>, startsAt?: string, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
  * @typedef {{ jobs: Found[], next?: string, count?: number, countIsMinimum?: boolean }} FoundPage
  *
  * @typedef {{ job: string, step: string, item: number, state: string, created: string, ended?: string, reason?: string }} Child

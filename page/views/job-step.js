@@ -205,6 +205,7 @@ export class StepPanel {
       ${name === START ? html`<div class="tab-body">${this.#payload('message', ['job', job.uuid, 'message'], 'message', 'The job has no message.')}</div>` : ended && at === undefined ? html`<div class="tab-body">${this.#payload(`result ${job.ended}`, ['job', job.uuid, 'result'], 'result', 'The job has no result.')}</div>` : html`<div class="tab-body"><p class="calm">There is a result when the job is completed.</p></div>`}
       <dl class="facts">
         <div><dt>id</dt><dd><code>${job.uuid}</code> <button class="tool tiny" aria-label="Copy the id" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button></dd></div>
+        ${Object.entries(job.columns ?? {}).map(([name, value]) => html`<div><dt>${shown(name)}</dt><dd>${shown(String(value))}</dd></div>`)}
         <div><dt>created</dt><dd>${moment(job.created)}</dd></div>
         ${job.ended ? html`<div><dt>ended</dt><dd>${moment(job.ended)}</dd></div>` : job.deadline ? html`<div><dt>fails when not done</dt><dd>${moment(job.deadline)}</dd></div>` : nothing}
         ${job.startsAt ? html`<div><dt>starts at</dt><dd>${moment(job.startsAt)}</dd></div>` : nothing}

@@ -12,7 +12,7 @@ import { changed, link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
 import { atMostEvery, Source } from '../lib/source.js';
 import { badge, isEnd, settled } from '../lib/states.js';
-import { count, counted, plain, shortId, shown } from '../lib/text.js';
+import { count, counted, named, plain, shortId, shown } from '../lib/text.js';
 import { clock, millis, moment, span } from '../lib/time.js';
 import { openCompare } from './compare.js';
 import { GraphPanel } from './job-graph.js';
@@ -206,7 +206,7 @@ class JobView {
 
   title() {
     const job = this.#job.data;
-    return job ? plain(`${job.workflow} ${shortId(this.#id)} ${job.state}`) : `Job ${plain(shortId(this.#id))}`;
+    return job ? plain(`${job.label ?? `${job.workflow} ${shortId(this.#id)}`} ${job.state}`) : `Job ${plain(shortId(this.#id))}`;
   }
 
   live() {
@@ -295,7 +295,7 @@ class JobView {
     return html`<header class="job-head">
       <div class="job-name">
         <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a>${job.parent ? html`<span class="quiet">/</span><a href=${link(['job', job.parent.job])}>${shortId(job.parent.job)}</a><span class="quiet">/</span><span>${shown(job.task ?? 'task')} ${count(job.parent.item)}</span>` : nothing}</nav>
-        <div class="job-title"><h1><code>${shown(shortId(job.uuid))}</code></h1><button class="tool tiny" aria-label="Copy the id" title="Copy ${job.uuid}" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button>${badge(job.state)}<span class="job-when">${job.startsAt && !ended ? html`<span class="quiet">starts at</span> ${moment(job.startsAt)}` : html`${moment(job.created, { relative: ended })} <span class="quiet">· ${ended ? 'took' : 'for'}</span> <b>${span(to - from)}</b>`}${job.waitsFor ? html` <span class="quiet">· waits for</span> ${placeOf(job.waitsFor)}` : nothing}${job.schedule ? html` <span class="quiet">· by</span> <a href=${link(['schedules'], { schedule: job.schedule })} title=${plain(`Slot ${job.slot ?? ''} of schedule ${job.schedule}`)}>${shown(job.schedule)}</a>` : nothing}</span></div>
+        <div class="job-title"><h1>${named(job.label, job.uuid)}</h1><button class="tool tiny" aria-label="Copy the id" title="Copy ${job.uuid}" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button>${badge(job.state)}<span class="job-when">${job.startsAt && !ended ? html`<span class="quiet">starts at</span> ${moment(job.startsAt)}` : html`${moment(job.created, { relative: ended })} <span class="quiet">· ${ended ? 'took' : 'for'}</span> <b>${span(to - from)}</b>`}${job.waitsFor ? html` <span class="quiet">· waits for</span> ${placeOf(job.waitsFor)}` : nothing}${job.schedule ? html` <span class="quiet">· by</span> <a href=${link(['schedules'], { schedule: job.schedule })} title=${plain(`Slot ${job.slot ?? ''} of schedule ${job.schedule}`)}>${shown(job.schedule)}</a>` : nothing}</span></div>
       </div>
       <div class="job-actions">${operations.map((operation) => html`<button class="button ${operation.name === 'retry' || operation.name === 'resume' ? 'primary' : ''}" ?disabled=${past} @click=${() => operate(job, operation, this.#done)}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}
         <div class="menu"><button class="button icon-only" aria-label="More" aria-haspopup="menu" aria-expanded=${this.#menu ? 'true' : 'false'} @click=${() => { this.#menu = !this.#menu; redraw(); }}>${icon('more')}</button>${this.#menu ? this.#more(job, past, ended) : nothing}</div>

@@ -10,11 +10,11 @@ import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { searchQuery, searchText } from '../lib/search.js';
+import { NAMED, searchQuery, searchText } from '../lib/search.js';
 import { fullName, may, parted, workflowNames } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, JOB_STATES, sign } from '../lib/states.js';
-import { count, plain, shortId, shown } from '../lib/text.js';
+import { count, named, plain, shortId, shown } from '../lib/text.js';
 import { millis, moment, span } from '../lib/time.js';
 import { openBulk } from './bulk.js';
 import { openCreate } from './create.js';
@@ -28,7 +28,7 @@ import { openSave, savedList } from './saved.js';
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
+const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'label', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
 
 /**
  * The part of an address that says which jobs are meant.
@@ -36,7 +36,7 @@ const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'after', 'befor
  */
 export function filtersOf(query) {
   return [...query]
-    .filter(([key, value]) => value !== '' && (FILTERS.includes(key) || key.startsWith('status.')))
+    .filter(([key, value]) => value !== '' && (FILTERS.includes(key) || NAMED.some((named) => key.startsWith(named))))
     .map(([key, value]) => /** @type {[string, string]} */ ([key, key === 'id' ? value.replaceAll('-', '') : value]));
 }
 
@@ -228,9 +228,10 @@ class JobsView {
     const now = Date.now();
     const all = jobs.every((job) => this.#marked.has(job.job));
     const steps = jobs.some((job) => job.steps !== undefined);
+    const columns = this.#route.query.get('workflow') ? [...new Set(jobs.flatMap((job) => Object.keys(job.columns ?? {})))] : [];
     const { entry } = this.#list;
-    return html`<div class="table-wrap" ${scrolls()}><table class="jobs-table ${steps ? '' : 'without-steps'}">
-      <thead><tr><th class="tick"><input type="checkbox" aria-label="Mark all on this page" .checked=${live(all)} @change=${() => { for (const job of jobs) if (all) this.#marked.delete(job.job); else this.#marked.add(job.job); redraw(); }}></th><th>State</th><th>Job</th><th>Workflow</th><th>Created</th><th class="number">Took</th>${steps ? html`<th class="number">Steps</th>` : nothing}<th>Reason</th></tr></thead>
+    return html`<div class="table-wrap" ${scrolls()}><table class="jobs-table ${steps ? '' : 'without-steps'} ${jobs.some((job) => job.label !== undefined) ? 'with-labels' : ''} ${columns.length ? 'with-columns' : ''}">
+      <thead><tr><th class="tick"><input type="checkbox" aria-label="Mark all on this page" .checked=${live(all)} @change=${() => { for (const job of jobs) if (all) this.#marked.delete(job.job); else this.#marked.add(job.job); redraw(); }}></th><th>State</th><th>Job</th><th>Workflow</th><th>Created</th><th class="number">Took</th>${steps ? html`<th class="number">Steps</th>` : nothing}${columns.map((name) => html`<th>${shown(name)}</th>`)}<th>Reason</th></tr></thead>
       <tbody @pointerenter=${this.#list.hold} @pointerleave=${this.#list.hold} @focusin=${this.#list.hold} @focusout=${this.#list.hold}>${repeat(jobs, (job) => job.job, (job) => {
         const from = millis(job.created);
         const running = job.state === 'running' || job.state === 'paused';
@@ -239,11 +240,12 @@ class JobsView {
         return html`<tr class="linked ${gone ? 'not-found' : ''}" data-row=${job.job} tabindex=${job.job === entry ? '0' : '-1'} title=${gone ? 'This search does not find it any more' : nothing} @click=${(/** @type {MouseEvent} */ event) => this.#open(event, job)} @keydown=${(/** @type {KeyboardEvent} */ event) => this.#rowKey(event, job)}>
           <td class="tick"><input type="checkbox" aria-label="Mark job ${shortId(job.job)}" .checked=${live(this.#marked.has(job.job))} @change=${() => this.#mark(job.job)}></td>
           <td class="c-state">${badge(job.state)}</td>
-          <td class="c-job"><a href=${link(['job', job.job])}><code>${shown(shortId(job.job))}</code></a></td>
+          <td class="c-job"><a href=${link(['job', job.job])}>${named(job.label, job.job)}</a></td>
           <td class="c-workflow">${shown(job.workflow)}${job.item !== undefined ? html` <span class="quiet">${shown(job.step ?? '')}[${count(job.item)}]</span>` : nothing}</td>
           <td class="c-created">${moment(job.created)}</td>
           <td class="number c-took">${starts ? html`<span class="quiet">–</span>` : html`${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}`}</td>
           ${steps ? html`<td class="number c-steps">${job.steps?.done !== undefined ? html`${count(job.steps.done)}<span class="quiet"> / ${count(job.steps.total)}</span>` : html`<span class="quiet" title="Its own page tells which">${job.steps ? html`– / ${count(job.steps.total)}` : '–'}</span>`}</td>` : nothing}
+          ${columns.map((name) => html`<td class="c-column">${job.columns?.[name] === undefined ? nothing : html`<span class="quiet c-name">${shown(name)} </span>${shown(String(job.columns[name]))}`}</td>`)}
           <td class="c-reason">${starts ? html`<span>starts at ${moment(starts)}</span>` : html`<span title=${plain(job.reason ?? '')}>${shown(job.reason ?? '')}</span>`}</td>
         </tr>`;
       })}</tbody>

@@ -10,7 +10,7 @@ import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
 import { failedLately, figures, fullName, may, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
-import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
+import { count, counted, named, plain, share, shown } from '../lib/text.js';
 import { ago, firstPart, millis, nanos, span, told } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { firstSteps } from './first.js';
@@ -141,7 +141,7 @@ class Overview {
       <div class="overview-parts">
         ${this.#queuePanel(queues)}
         <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2>${this.#failedList.button()}<span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>${refusal(this.#failed.problem)}
-          ${failed.length ? html`<ul class="failed-list" @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(failed, (job) => job.job, (job) => html`<li data-row=${job.job}><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job"><code>${shown(shortId(job.job))}</code> <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : this.#failed.told ? html`<p class="calm">No job has failed.</p>` : nothing}
+          ${failed.length ? html`<ul class="failed-list" @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(failed, (job) => job.job, (job) => html`<li data-row=${job.job}><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job">${named(job.label, job.job)} <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : this.#failed.told ? html`<p class="calm">No job has failed.</p>` : nothing}
         </section>
       </div>
     </div>`;

@@ -19,6 +19,7 @@ export const ORDERS_BEFORE = here('workflows/orders-before.yaml');
 export const ODD = here('workflows/odd.yaml');
 export const LIMITED = here('workflows/limited.yaml');
 export const SCHEDULED = here('workflows/scheduled.yaml');
+export const LABELLED = here('workflows/labelled.yaml');
 /** It calls a web service that is not there. */
 export const CALLING = here('workflows/calling.yaml');
 const START_MS_MOST = 300_000;

@@ -1,0 +1,85 @@
+// Jobs on the page by their labels and columns, of a real manager.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { axe, on, open } from './browser.js';
+import { LABELLED, start } from './manager.js';
+
+const HOSTILE = '<img src=x onerror=alert(1)> of “Ada”';
+const LONG = `A parcel ${'that is very heavy '.repeat(20)}`;
+
+/** @type {import('playwright-core').Browser} */
+let browser;
+/** @type {Awaited<ReturnType<typeof start>>} */
+let manager;
+/** @type {string[]} */
+let ids;
+before(async () => {
+  browser = await open();
+  manager = await start({ workflows: [LABELLED] });
+  ids = [
+    await manager.create('parcels', { title: HOSTILE, order: 4711, customer: 'c1' }),
+    await manager.create('parcels', { title: LONG, order: 4712, customer: '<b>c2</b>' }),
+    await manager.create('parcels', { order: 4713 }),
+  ];
+  await manager.complete(ids[0], 'price', { cents: 1250 });
+  await manager.reaches(ids[0], 'ship', 'running');
+});
+after(async () => {
+  await browser?.close();
+  await manager?.stop();
+});
+
+/**
+ * The rows of the list, once there are so many.
+ * @param {import('playwright-core').Page} page
+ * @param {number} count
+ */
+async function rows(page, count) {
+  await page.waitForFunction((most) => document.querySelectorAll('.jobs-table tbody tr').length === most, count);
+  return page.locator('.jobs-table tbody tr').evaluateAll((all) => all.map((row) => [...row.querySelectorAll('td')].map((cell) => (cell.textContent ?? '').trim())));
+}
+
+test('the list shows labels, and the columns of the workflow that is chosen', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/jobs?workflow=parcels');
+    const told = await rows(page, 3);
+    const heads = await page.locator('.jobs-table thead th').allInnerTexts();
+    assert.deepEqual(heads.slice(-4, -1), ['order', 'customer', 'cents']);
+    assert.deepEqual(told[2].slice(-4, -1).map((text) => text.replace(/^\w+ /, '')), ['4711', 'c1', '1250']);
+    assert.equal(told[2][2], HOSTILE);
+    assert.equal(told[0][2], ids[2].slice(0, 8), 'a job without a label has its id');
+    assert.match(told[1][2], /^A parcel .*…$/);
+    await go('#/jobs?workflow=parcels&column.order=4711');
+    assert.equal((await rows(page, 1))[0][2], HOSTILE);
+    await go('#/jobs?label=ADA');
+    assert.equal((await rows(page, 1))[0][2], HOSTILE);
+    assert.ok(!(await page.locator('.jobs-table thead th').allInnerTexts()).includes('order'), 'no workflow is chosen');
+  });
+});
+
+test('a job is called by its label in its title and its view', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await go(`#/job/${ids[0]}?step=__start__`);
+    await page.waitForFunction((label) => document.querySelector('.job-title h1')?.textContent === label, HOSTILE);
+    assert.ok((await page.title()).startsWith(HOSTILE), await page.title());
+    const facts = await page.locator('.step-panel .facts > div').allInnerTexts();
+    assert.ok(facts.some((fact) => /^order\s+4711$/.test(fact)), facts.join('; '));
+  });
+});
+
+test('labels and columns are readable on a phone and in the dark', async () => {
+  for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
+    for (const width of [1280, 390]) {
+      await on(browser, manager, async ({ page, go }) => {
+        for (const [name, hash] of [['list', '#/jobs?workflow=parcels'], ['job', `#/job/${ids[1]}`]]) {
+          await go(hash);
+          await page.locator(name === 'list' ? '.jobs-table tbody tr' : '.job-title h1').first().waitFor();
+          assert.deepEqual(await axe(page), []);
+          assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= width, `${name} at ${width}`);
+          if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/label-${name}-${width}-${colorScheme}.png` });
+        }
+      }, { viewport: { width, height: 844 }, colorScheme });
+    }
+  }
+});
