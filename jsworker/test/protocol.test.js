@@ -15,9 +15,7 @@ for (const [program, bus] of [['worker_program.js', 'amqp'], ['worker_program.js
     t.after(() => rmSync(directory, { recursive: true, force: true }));
     const queue = `jsworker-protocol-${process.pid}-${program}-${bus}`;
     const worker = [process.execPath, join(import.meta.dirname, program), directory, `${queue}=raw`];
-    // worker-test speaks HTTP; gRPC is put before it.
-    if (bus === 'grpc') worker.unshift(process.execPath, join(import.meta.dirname, 'over_grpc.js'));
-    const options = ['worker-test', queue, '--bus', bus === 'grpc' ? 'http' : bus, '--message', '{"n":1}', '--', ...worker];
+    const options = ['worker-test', queue, '--bus', bus, '--message', '{"n":1}', '--', ...worker];
     const { status, stdout, stderr } = spawnSync(required('WORKFLOW_MANAGER'), options, { encoding: 'utf8', timeout: 300_000, env: { ...process.env, AMQP_SERVER: required('AMQP_SERVER') } });
     assert.equal(status, 0, stdout + stderr);
     assert.doesNotMatch(stdout, / # advice$/m);

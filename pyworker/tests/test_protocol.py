@@ -49,10 +49,6 @@ def test_it_keeps_the_worker_protocol(bus, amqp_server, tmp_path):
     program = str(Path(__file__).with_name("worker_program.py"))
     # With several in hand, so that over HTTP they come and go together. jsworker is judged with one at a time.
     worker = [program, str(tmp_path), f"{queue}=echo", "--prefetch=20"]
-    if bus == "grpc":
-        # worker-test speaks HTTP; gRPC is put before it.
-        worker = [str(Path(__file__).with_name("over_grpc.py")), sys.executable, *worker]
-        bus = "http"
     done, _, advised = judged(queue, bus, amqp_server, worker)
     assert done.returncode == 0, done.stdout + done.stderr
     assert advised <= ADVISED, done.stdout

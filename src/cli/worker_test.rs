@@ -1,17 +1,23 @@
 //! `worker-test`: checks whether a worker keeps the worker protocol. It acts as a stub of the
 //! manager, so it needs no daemon.
 //!
-//! A [`stub_transport`] delivers messages to the worker over HTTP or AMQP. What the worker does is
-//! recorded in an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and
-//! applies the [`checks`] to the log. The [`passive_cases`] send nothing, and only read the log.
+//! A [`stub_transport`] delivers messages to the worker over HTTP, gRPC or AMQP. What the worker
+//! does is recorded in an [`event_log`]. The [`harness`] sends the messages of each of the
+//! [`cases`], and applies the [`checks`] to the log. The [`passive_cases`] send nothing, and only
+//! read the log.
 
 mod amqp;
+mod calls;
 mod cases;
 mod checks;
 mod cut;
 mod event_log;
+mod face;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod harness;
 mod http;
+mod lease_queue;
 mod messages;
 mod passive_cases;
 mod process;
@@ -27,8 +33,9 @@ use cases::Case;
 use daemon::settings::files;
 use daemon::telemetry::log::print;
 use event_log::EventLog;
+use face::Face;
 use harness::WorkerHarness;
-use http::HttpStub;
+use lease_queue::LeaseStub;
 use messages::{MessageFactory, parse_object};
 use process::WorkerProcess;
 use report::Reporter;
@@ -59,11 +66,9 @@ pub(super) fn run_worker_test(
     actix_rt::System::new().block_on(async {
         let log = EventLog::default();
         let (stub, variable, address) = match (bus, server) {
-            (TestedBus::Http, _) => {
-                let http = HttpStub::open(&arguments.queue, log.clone())?;
-                let url = http.url();
-                (StubTransport::Http(http), "WORKFLOW_MANAGER_URL", url)
-            }
+            (TestedBus::Http, _) => open_leases(Face::Http, &arguments.queue, &log)?,
+            #[cfg(feature = "grpc")]
+            (TestedBus::Grpc, _) => open_leases(Face::Grpc, &arguments.queue, &log)?,
             (TestedBus::Amqp, None) => {
                 let text = "name the broker with --amqp-server or AMQP_SERVER";
                 return Err(ClientError::Usage(text.to_owned()));
@@ -117,6 +122,18 @@ pub(super) fn run_worker_test(
             }
         }
     })
+}
+
+/// Starts the stub manager that lends messages, with the variable in which the worker finds its
+/// address.
+fn open_leases(
+    face: Face,
+    queue: &str,
+    log: &EventLog,
+) -> Result<(StubTransport, &'static str, String), ClientError> {
+    let stub = LeaseStub::open(face, queue, log.clone())?;
+    let url = stub.url();
+    Ok((StubTransport::Leases(stub), "WORKFLOW_MANAGER_URL", url))
 }
 
 /// Replaces the password of an address by a word, so that it can be printed. A user without a

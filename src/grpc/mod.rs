@@ -19,6 +19,7 @@ mod session_messages;
 mod status;
 mod stream;
 mod stream_action;
+pub mod stub;
 mod times;
 pub mod wire;
 

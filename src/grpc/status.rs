@@ -7,7 +7,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 /// The metadata key of the machine-readable reason of an error.
-const REASON_METADATA: &str = "reason";
+pub(super) const REASON_METADATA: &str = "reason";
 
 /// Converts a problem to a status. Its HTTP status code determines the gRPC code.
 pub(super) fn to_status(problem: &Problem) -> Status {

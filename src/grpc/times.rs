@@ -27,7 +27,12 @@ pub(super) fn parse_duration(
 
 /// Converts the end of a lease to wall-clock time.
 pub(super) fn lease_end(end: Instant) -> prost_types::Timestamp {
-    let Timestamp(nanoseconds) = leases::to_wall_clock(end).0;
+    to_wire(leases::to_wall_clock(end).0)
+}
+
+/// Converts a time on the wall clock.
+pub(super) fn to_wire(time: Timestamp) -> prost_types::Timestamp {
+    let Timestamp(nanoseconds) = time;
     let (seconds, nanos) = (
         nanoseconds.div_euclid(NANOSECONDS_PER_SECOND),
         nanoseconds.rem_euclid(NANOSECONDS_PER_SECOND) as i32,

@@ -42,6 +42,9 @@ pub(crate) enum TestedBus {
     Amqp,
     /// From the manager, by HTTP
     Http,
+    /// From the manager, by gRPC
+    #[cfg(feature = "grpc")]
+    Grpc,
 }
 
 /// How the test works, which the help text explains after the options.
@@ -52,8 +55,8 @@ checks what the worker does. No manager is needed.
   workflow-manager worker-test price --message '{\"count\": 3}' --expect '{\"cents\": 750}' \\
       -- workflow-manager work price -- python3 price.py
 
-Over HTTP the worker finds the address in WORKFLOW_MANAGER_URL, over AMQP in AMQP_SERVER. The queue
-must be empty and without other workers: use one, or a virtual host, that no manager uses.
+Over HTTP and gRPC the worker finds the address in WORKFLOW_MANAGER_URL, over AMQP in AMQP_SERVER.
+The queue must be empty and without other workers: use one, or a virtual host, that no manager uses.
 
 Exit code 1: the worker fails a requirement of docs/reference/worker-protocol.md. Advice fails
 nothing.";

@@ -72,9 +72,11 @@ impl Case {
             NoReplyTo | Order | Confirms | Attempt | Persistent | ContentType | RedeclaresQueue => {
                 bus == TestedBus::Amqp
             }
-            Lease | AttemptOver => bus == TestedBus::Http,
+            Lease | AttemptOver => bus != TestedBus::Amqp,
+            // A message over gRPC has fields alone, which the protocol defines.
+            Headers => matches!(bus, TestedBus::Amqp | TestedBus::Http),
             Answers | CutBeforeReply | CutAfterReply | NotJson | Array | Empty | Deep | Large
-            | Headers | HundredMessages | RoundTrip | StopsOnSigterm => true,
+            | HundredMessages | RoundTrip | StopsOnSigterm => true,
         };
         ORDER.iter().copied().filter(is_for_bus).collect()
     }
@@ -91,14 +93,18 @@ impl Case {
     /// Returns the level, the name and the rule of the case over a bus.
     #[allow(clippy::too_many_lines, reason = "one list of cases")]
     pub(super) fn info(self, bus: TestedBus) -> CaseInfo {
-        let is_amqp = bus == TestedBus::Amqp;
+        let (is_amqp, is_http) = (bus == TestedBus::Amqp, bus == TestedBus::Http);
         let (level, name, rule) = match self {
             Answers if is_amqp => (RequirementLevel::Must, "answers a message", ANSWER_RULE),
             Answers => (
                 RequirementLevel::Must,
                 "answers a message",
-                "POST {Reply-To} the result … Its body is what it is over AMQP; an empty one is \
-                 the output {}",
+                if is_http {
+                    "POST {Reply-To} the result … Its body is what it is over AMQP; an empty one \
+                     is the output {}"
+                } else {
+                    "Its body is what it is over AMQP; an empty one is the output {}"
+                },
             ),
             CutBeforeReply => (
                 RequirementLevel::Must,
@@ -106,9 +112,11 @@ impl Case {
                 if is_amqp {
                     "A message may come more than once: after a crash of the worker, of the \
                      manager or of the broker"
-                } else {
+                } else if is_http {
                     "Until a worker has that answer, it sends the reply again: no connection, 503 \
                      and every other 5xx mean \"later\""
+                } else {
+                    "Until a worker has that answer, it sends the reply again"
                 },
             ),
             CutAfterReply if is_amqp => (
@@ -119,8 +127,12 @@ impl Case {
             CutAfterReply => (
                 RequirementLevel::Must,
                 "goes on after a reply whose answer was lost",
-                "{\"taken\":false,\"reason\":\"duplicate\"} it changed nothing, and it is useless \
-                 to send it again",
+                if is_http {
+                    "{\"taken\":false,\"reason\":\"duplicate\"} it changed nothing, and it is \
+                     useless to send it again"
+                } else {
+                    "it changed nothing, and it is useless to send it again"
+                },
             ),
             NotJson => (RequirementLevel::Must, "bears a message that is not JSON", ERROR_RULE),
             Array => (RequirementLevel::Must, "bears a message that is an array", ERROR_RULE),
@@ -176,8 +188,12 @@ impl Case {
             AttemptOver => (
                 RequirementLevel::Should,
                 "stops when its attempt is over",
-                "the worker learns it when it extends: 410, and reason is cancelled, timed out \
-                 or settled",
+                if is_http {
+                    "the worker learns it when it extends: 410, and reason is cancelled, timed \
+                     out or settled"
+                } else {
+                    "the worker learns it when it extends"
+                },
             ),
             RedeclaresQueue => (
                 RequirementLevel::Should,
@@ -197,10 +213,11 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
 
     #[test]
     fn each_bus_begins_with_an_answer_and_ends_with_sigterm() {
-        for bus in [TestedBus::Amqp, TestedBus::Http] {
+        for &bus in TestedBus::value_variants() {
             let cases = Case::for_bus(bus);
             assert_eq!((cases[0], cases.last()), (Answers, Some(&StopsOnSigterm)));
             assert!(cases.iter().all(|case| !case.info(bus).rule.is_empty()));
@@ -209,6 +226,8 @@ mod tests {
             (Case::for_bus(TestedBus::Amqp).len(), Case::for_bus(TestedBus::Http).len()),
             (19, 14)
         );
+        #[cfg(feature = "grpc")]
+        assert_eq!(Case::for_bus(TestedBus::Grpc).len(), 13);
     }
 
     /// Returns a text without its Markdown.
@@ -225,7 +244,7 @@ mod tests {
     #[test]
     fn each_rule_quotes_the_worker_protocol() {
         let protocol = strip_markdown(include_str!("../../../docs/reference/worker-protocol.md"));
-        for bus in [TestedBus::Amqp, TestedBus::Http] {
+        for &bus in TestedBus::value_variants() {
             for case in Case::for_bus(bus) {
                 for part in case.info(bus).rule.split(" … ") {
                     assert!(protocol.contains(part), "{case:?} over {bus:?}: {part:?}");

@@ -1,6 +1,8 @@
 //! `worker-test`: it passes workers that keep the protocol, and fails those that do not, each with
 //! the line that says why. Over HTTP, and over AMQP with a real broker.
 
+#[cfg(feature = "grpc")]
+mod over_grpc;
 mod rust_worker;
 
 use super::json_of;

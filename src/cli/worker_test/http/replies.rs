@@ -1,7 +1,8 @@
 //! Many replies in one call to the stub manager: parses them, and renders their verdicts.
 
+use super::super::calls::parse_reply_path;
 use bytes::Bytes;
-use daemon::api::leases::{MESSAGES_MAX, Receipt};
+use daemon::api::leases::MESSAGES_MAX;
 use serde_json::{Value, json, value::RawValue};
 use std::collections::BTreeMap;
 
@@ -39,14 +40,9 @@ fn parse_reply(reply: &RawValue) -> Result<StubReply, String> {
         return Err(format!("the reply: unknown field {name:?}"));
     }
     let reply_to = reply_to.ok_or("the reply: missing field reply_to")?;
-    let receipt = Receipt::parse(&reply_to).map_err(|problem| problem.detail().to_owned())?;
+    let (queue, delivery) = parse_reply_path(&reply_to)?;
     let body = body.map_or_else(Bytes::new, |body| Bytes::copy_from_slice(body.get().as_bytes()));
-    Ok(StubReply {
-        queue: receipt.queue.to_string(),
-        delivery: (receipt.id, receipt.delivery),
-        kind,
-        body,
-    })
+    Ok(StubReply { queue, delivery, kind, body })
 }
 
 /// Renders the verdicts: what each reply would have been answered alone, with its status.

@@ -1,110 +1,33 @@
 //! The HTTP server of the stub manager: parses the requests of the worker, and forwards them to the
-//! lease queue.
+//! lease queue as calls.
 
+use super::super::calls::{
+    BODY_BYTES_MAX, CONNECTIONS_MAX, CallSender, DELAY_MAX, LEASE_RANGE, MESSAGES_MAX,
+    WAIT_DEFAULT, WAIT_MAX, WorkerCall,
+};
+use super::super::event_log::ReplyKind;
 use super::replies::{StubReply, parse_replies, render_verdicts};
+use super::response::{Shape, StubResponse};
 use actix_web::dev::ServerHandle;
-use actix_web::http::StatusCode;
 use actix_web::{App, HttpResponse, HttpServer, web};
 use bytes::Bytes;
 use daemon::settings::DurationSetting;
-use serde_json::json;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-
-/// The capacity of the channel from the server to the lease queue, in requests.
-pub(super) const PENDING_REQUESTS_MAX: usize = 256;
-
-/// The maximum size of a reply, in bytes: a manager's default (`limits.reply_bytes_max`).
-const BODY_BYTES_MAX: usize = 16 << 20;
-
-/// The maximum number of open connections.
-const CONNECTIONS_MAX: usize = 256;
 
 /// How long a client may take to send the headers of a request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The wait of a long poll if the request names none: the default of a manager.
-const WAIT_DEFAULT: Duration = Duration::from_secs(30);
-
-/// The maximum wait of a long poll.
-const WAIT_MAX: Duration = Duration::from_secs(50);
-
-/// The maximum number of messages in the response to a long poll.
-const MESSAGES_MAX: usize = 100;
-
-/// The minimum and the maximum lease.
-const LEASE_RANGE: (Duration, Duration) =
-    (Duration::from_secs(1), Duration::from_secs(12 * 60 * 60));
-
-/// The maximum delay of a requeued message.
-const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
-
-/// A call of the queue API.
-pub(super) enum WorkerCall {
-    /// A long poll. Without `max` it asks for one message that is not wrapped in an array. `vhost`
-    /// is empty if the request names none.
-    Receive { wait: Duration, lease: Option<Duration>, max: Option<usize>, vhost: String },
-    /// A reply of the kind `result`, `error` or `progress`.
-    Reply { kind: String, body: Bytes },
-    /// An extension of the lease. Without `lease` its duration stays as it was.
-    Extend { lease: Option<Duration> },
-    /// A rejection. A requeued message is not delivered again before the delay has passed.
-    Nack { requeue: bool, delay: Duration },
-}
-
-/// A call with the delivery that it is about, and the channel for the response.
-pub(super) struct PendingRequest {
-    pub(super) queue: String,
-    /// The id of the message and the number of its delivery. `None` for a receive.
-    pub(super) delivery: Option<(String, u32)>,
-    pub(super) call: WorkerCall,
-    pub(super) responder: oneshot::Sender<StubResponse>,
-}
-
-/// The response of the lease queue.
-pub(super) struct StubResponse {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(&'static str, String)>,
-    pub(super) body: Vec<u8>,
-}
-
-impl StubResponse {
-    /// Makes a response with a JSON body.
-    pub(super) fn json(body: &serde_json::Value) -> StubResponse {
-        let headers = vec![("content-type", "application/json".to_owned())];
-        StubResponse { status: 200, headers, body: body.to_string().into_bytes() }
-    }
-
-    /// Makes a refusal, as problem details (RFC 9457).
-    pub(super) fn problem(status: u16, detail: &str) -> StubResponse {
-        let title = StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
-        let body =
-            json!({ "detail": detail, "status": status, "title": title, "type": "about:blank" });
-        let headers = vec![("content-type", "application/problem+json".to_owned())];
-        StubResponse { status, headers, body: body.to_string().into_bytes() }
-    }
-
-    fn into_http_response(self) -> HttpResponse {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = HttpResponse::build(status);
-        for (name, value) in self.headers {
-            response.insert_header((name, value.as_bytes()));
-        }
-        response.body(self.body)
-    }
-}
 
 /// Starts a server in the background, and returns its address. With port 0 the system chooses a
 /// port.
 pub(super) fn serve(
     listen: SocketAddr,
-    requests: mpsc::Sender<PendingRequest>,
+    calls: CallSender,
 ) -> io::Result<(ServerHandle, SocketAddr)> {
     let app = move || {
         App::new()
-            .app_data(web::Data::new(requests.clone()))
+            .app_data(web::Data::new(calls.clone()))
             .app_data(web::PayloadConfig::new(BODY_BYTES_MAX))
             .route("/livez", web::get().to(handle_probe))
             .route("/readyz", web::get().to(handle_probe))
@@ -137,13 +60,13 @@ async fn handle_unknown_path() -> HttpResponse {
     StubResponse::problem(404, "worker-test has the calls of workers alone").into_http_response()
 }
 
-type RequestSender = web::Data<mpsc::Sender<PendingRequest>>;
+type Calls = web::Data<CallSender>;
 
 /// The query parameters of a request.
 type QueryParameters = web::Query<Vec<(String, String)>>;
 
 async fn handle_receive(
-    requests: RequestSender,
+    calls: Calls,
     path: web::Path<String>,
     query: QueryParameters,
 ) -> HttpResponse {
@@ -159,18 +82,25 @@ async fn handle_receive(
                 }
             },
         };
-        Ok(WorkerCall::Receive {
+        let call = WorkerCall::Receive {
             wait: parse_duration("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT),
             lease: parse_duration("lease", lease, LEASE_RANGE)?,
-            max,
-            vhost: vhost.unwrap_or_default(),
-        })
+            max: max.unwrap_or(1),
+        };
+        let vhost = vhost.unwrap_or_default();
+        Ok((call, if max.is_some() { Shape::Array { vhost } } else { Shape::Single { vhost } }))
     };
-    forward(&requests, path.into_inner(), None, parse_call()).await
+    let response = match parse_call() {
+        Ok((call, shape)) => {
+            StubResponse::of_answer(calls.send(path.into_inner(), None, None, call).await, &shape)
+        }
+        Err(detail) => StubResponse::problem(400, &detail),
+    };
+    response.into_http_response()
 }
 
 async fn handle_message_call(
-    requests: RequestSender,
+    calls: Calls,
     path: web::Path<(String, String, String, String)>,
     query: QueryParameters,
     body: Bytes,
@@ -196,12 +126,12 @@ async fn handle_message_call(
     let Ok(delivery) = delivery.parse() else {
         return StubResponse::problem(400, "the delivery is not a number").into_http_response();
     };
-    forward(&requests, queue, Some((message, delivery)), parse_call()).await
+    forward(&calls, queue, (message, delivery), parse_call()).await.into_http_response()
 }
 
 /// Takes many replies in one call. One follows the other, so that a cut connection leaves those
 /// behind it unread.
-async fn handle_replies(requests: RequestSender, body: Bytes) -> HttpResponse {
+async fn handle_replies(calls: Calls, body: Bytes) -> HttpResponse {
     let replies = match parse_replies(&body) {
         Ok(replies) => replies,
         Err(detail) => return StubResponse::problem(400, &detail).into_http_response(),
@@ -210,7 +140,7 @@ async fn handle_replies(requests: RequestSender, body: Bytes) -> HttpResponse {
     for reply in replies {
         responses.push(match reply {
             Ok(StubReply { queue, delivery, kind, body }) => {
-                forward_call(&requests, queue, Some(delivery), make_reply(kind, body)).await
+                forward(&calls, queue, delivery, make_reply(kind, body)).await
             }
             Err(detail) => StubResponse::problem(400, &detail),
         });
@@ -224,40 +154,26 @@ async fn handle_replies(requests: RequestSender, body: Bytes) -> HttpResponse {
 fn make_reply(kind: Option<String>, body: Bytes) -> Result<WorkerCall, String> {
     let kind = kind.unwrap_or_else(|| "result".to_owned());
     if ["result", "error", "progress"].contains(&kind.as_str()) {
-        Ok(WorkerCall::Reply { kind, body })
+        Ok(WorkerCall::Reply { kind: ReplyKind::from_name(&kind), body })
     } else {
         Err(format!("type is {kind:?}, expected result, error or progress"))
     }
 }
 
-/// Forwards a call to the lease queue, and answers with its response.
+/// Forwards a call about a message to the lease queue, and waits for the response.
 async fn forward(
-    requests: &RequestSender,
+    calls: &Calls,
     queue: String,
-    delivery: Option<(String, u32)>,
-    call: Result<WorkerCall, String>,
-) -> HttpResponse {
-    forward_call(requests, queue, delivery, call).await.into_http_response()
-}
-
-/// Forwards a call to the lease queue, and waits for the response.
-async fn forward_call(
-    requests: &RequestSender,
-    queue: String,
-    delivery: Option<(String, u32)>,
+    delivery: (String, u32),
     call: Result<WorkerCall, String>,
 ) -> StubResponse {
-    let call = match call {
-        Ok(call) => call,
-        Err(detail) => return StubResponse::problem(400, &detail),
-    };
-    let (responder, response) = oneshot::channel();
-    let unavailable =
-        || StubResponse::problem(503, "worker-test does not take this now: try again");
-    if requests.send(PendingRequest { queue, delivery, call, responder }).await.is_err() {
-        return unavailable();
+    match call {
+        Ok(call) => {
+            let answer = calls.send(queue, Some(delivery), None, call).await;
+            StubResponse::of_answer(answer, &Shape::Single { vhost: String::new() })
+        }
+        Err(detail) => StubResponse::problem(400, &detail),
     }
-    response.await.unwrap_or_else(|_| unavailable())
 }
 
 /// Returns the values of the parameters with these names, in the order of the names. Like a

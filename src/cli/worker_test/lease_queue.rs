@@ -1,28 +1,103 @@
 //! The lease queue of the stub manager: leases messages as a manager does, and logs what the worker
-//! does with them. To cut a connection, it stops the server without a response and starts it again
+//! does with them. To cut a connection, it stops its server without a response and starts it again
 //! on the same port, as if a manager had been killed.
 
-use super::super::super::text::Text;
-use super::super::cut::CutTiming;
-use super::super::event_log::{EventLog, ObservedEvent, Properties, Reply, ReplyKind};
-use super::super::messages::{TestMessage, WORKFLOW};
-use super::server::{PendingRequest, StubResponse, WorkerCall, serve};
-use actix_web::dev::ServerHandle;
+use super::super::error::ClientError;
+use super::super::text::Text;
+use super::calls::{
+    CallAnswer, CallSender, DeliveredMessage, PendingCall, StreamNumber, WorkerCall, time_after,
+};
+use super::cut::CutTiming;
+use super::event_log::{EventLog, ObservedEvent, Properties, Reply, ReplyKind};
+use super::face::{Face, StubServer};
+use super::messages::TestMessage;
 use base::clock;
-use base::times::format_rfc3339;
 use daemon::telemetry::log::print;
-use engine::Timestamp;
 use engine::text::{quote, shorten};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::{Value, json, value::RawValue};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+/// A stub manager that serves the calls of workers for one queue.
+pub(super) struct LeaseStub {
+    address: SocketAddr,
+    face: Face,
+    commands: mpsc::UnboundedSender<QueueCommand>,
+    queue_task: actix_rt::task::JoinHandle<()>,
+}
+
+impl LeaseStub {
+    /// Listens on a free port of the loopback interface.
+    pub(super) fn open(face: Face, queue: &str, log: EventLog) -> Result<LeaseStub, ClientError> {
+        let (calls, pending_calls) = CallSender::channel();
+        let (server, address) = face.serve(([127, 0, 0, 1], 0).into(), calls.clone())?;
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let lease_queue = LeaseQueue {
+            queue: queue.to_owned(),
+            log,
+            face,
+            address,
+            calls,
+            server: Some(server),
+            entries: Vec::new(),
+            long_polls: VecDeque::new(),
+            cut: None,
+            cancel_when_leased: None,
+        };
+        let queue_task = actix_rt::spawn(lease_queue.run(pending_calls, command_receiver));
+        Ok(LeaseStub { address, face, commands, queue_task })
+    }
+
+    /// Returns the base URL of the server.
+    pub(super) fn url(&self) -> String {
+        format!("{}://{}", self.face.scheme(), self.address)
+    }
+
+    /// Enqueues a message.
+    pub(super) fn send(&self, message: &TestMessage) {
+        self.send_command(QueueCommand::Put(message.clone()));
+    }
+
+    /// Cuts the worker's connection once, at this message.
+    pub(super) fn cut(&self, number: usize, timing: CutTiming) {
+        self.send_command(QueueCommand::Cut(number, timing));
+    }
+
+    /// Ends the attempt of this message.
+    pub(super) fn end_attempt(&self, number: usize) {
+        self.send_command(QueueCommand::EndAttempt(number));
+    }
+
+    /// Ends the attempt as soon as the message is leased.
+    pub(super) fn cancel_when_leased(&self, number: usize) {
+        self.send_command(QueueCommand::CancelWhenLeased(number));
+    }
+
+    /// Removes all messages that are not settled.
+    pub(super) fn clear(&self) {
+        self.send_command(QueueCommand::Clear);
+    }
+
+    fn send_command(&self, command: QueueCommand) {
+        // Sending fails only after the queue was closed.
+        let _ = self.commands.send(command);
+    }
+
+    /// Stops the server and the lease queue.
+    pub(super) async fn close(self) {
+        self.send_command(QueueCommand::Close);
+        // An error means that the task panicked, so it has ended, too.
+        let _ = self.queue_task.await;
+    }
+}
+
 /// The duration of a lease if the request names none: the default of a manager.
 const LEASE_DEFAULT: Duration = Duration::from_secs(300);
+
+/// Why a worker no longer has a message whose lease has ended.
+const LEASE_EXPIRED: &str = "lease expired";
 
 /// How long to retry before giving up on binding the port again.
 const REBIND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +106,7 @@ const REBIND_TIMEOUT: Duration = Duration::from_secs(10);
 const REBIND_DELAY: Duration = Duration::from_millis(20);
 
 /// A command of the harness. A `usize` is the number of a message.
-pub(super) enum QueueCommand {
+enum QueueCommand {
     /// Enqueues a message.
     Put(TestMessage),
     /// Cuts the connection once, at the message.
@@ -68,6 +143,8 @@ struct QueuedMessage {
     delivery: u32,
     /// The duration of its latest lease.
     lease: Duration,
+    /// The stream that has it; `None`: none has.
+    stream: Option<StreamNumber>,
 }
 
 /// A long poll that waits for messages.
@@ -76,23 +153,24 @@ struct PendingReceive {
     deadline: Instant,
     /// The duration of the leases that it takes.
     lease: Duration,
-    /// The maximum number of messages in the response, which is then an array. With `None` the
-    /// response is a single message: its body as it is, and the rest in headers.
-    max: Option<usize>,
-    /// The virtual host, which `Reply-To` must repeat. Empty if the request names none.
-    vhost: String,
-    responder: oneshot::Sender<StubResponse>,
+    /// The maximum number of messages in the answer.
+    max: usize,
+    /// The stream that takes them.
+    stream: Option<StreamNumber>,
+    responder: oneshot::Sender<CallAnswer>,
 }
 
 /// The lease queue. It owns the server, and restarts it to cut connections.
-pub(super) struct StubLeaseQueue {
+struct LeaseQueue {
     queue: String,
     log: EventLog,
+    face: Face,
     /// The address of the server. A restarted server binds it again.
     address: SocketAddr,
-    /// Passed to each server, so that its requests arrive here.
-    requests: mpsc::Sender<PendingRequest>,
-    server: ServerHandle,
+    /// Passed to each server, so that its calls arrive here.
+    calls: CallSender,
+    /// `None` if it could not be started again.
+    server: Option<StubServer>,
     /// All messages in the order in which they were sent, including the settled ones.
     entries: Vec<QueuedMessage>,
     long_polls: VecDeque<PendingReceive>,
@@ -102,31 +180,11 @@ pub(super) struct StubLeaseQueue {
     cancel_when_leased: Option<usize>,
 }
 
-impl StubLeaseQueue {
-    pub(super) fn new(
-        queue: &str,
-        log: EventLog,
-        address: SocketAddr,
-        requests: mpsc::Sender<PendingRequest>,
-        server: ServerHandle,
-    ) -> StubLeaseQueue {
-        StubLeaseQueue {
-            queue: queue.to_owned(),
-            log,
-            address,
-            requests,
-            server,
-            entries: Vec::new(),
-            long_polls: VecDeque::new(),
-            cut: None,
-            cancel_when_leased: None,
-        }
-    }
-
-    /// Handles commands, requests and timers, until it is closed.
-    pub(super) async fn run(
+impl LeaseQueue {
+    /// Handles commands, calls and timers, until it is closed.
+    async fn run(
         mut self,
-        mut requests: mpsc::Receiver<PendingRequest>,
+        mut calls: mpsc::Receiver<PendingCall>,
         mut commands: mpsc::UnboundedReceiver<QueueCommand>,
     ) {
         loop {
@@ -152,16 +210,18 @@ impl StubLeaseQueue {
                         }
                     }
                     Some(QueueCommand::Close) | None => {
-                        self.server.stop(false).await;
+                        if let Some(server) = self.server {
+                            server.stop().await;
+                        }
                         return;
                     }
                 },
-                request = requests.recv() => {
-                    let Some(request) = request else { return };
-                    if let Some(responder) = self.handle_request(request) {
+                pending = calls.recv() => {
+                    let Some(pending) = pending else { return };
+                    if let Some(responder) = self.handle_call(pending) {
                         self.restart().await;
                         // Dropped only now: dropping it while the connection is open would answer
-                        // the request.
+                        // the call.
                         drop(responder);
                     }
                 }
@@ -172,7 +232,8 @@ impl StubLeaseQueue {
 
     fn enqueue(&mut self, message: TestMessage) {
         let state = MessageState::Waiting(clock::timer_now());
-        self.entries.push(QueuedMessage { message, state, delivery: 0, lease: LEASE_DEFAULT });
+        let lease = LEASE_DEFAULT;
+        self.entries.push(QueuedMessage { message, state, delivery: 0, lease, stream: None });
     }
 
     fn find_message(&mut self, number: usize) -> Option<&mut QueuedMessage> {
@@ -205,12 +266,8 @@ impl StubLeaseQueue {
                 .partition(|long_poll| long_poll.deadline <= now);
         self.long_polls = open.into();
         for long_poll in expired {
-            let response = match long_poll.max {
-                Some(_) => StubResponse::json(&json!([])),
-                None => StubResponse { status: 204, headers: Vec::new(), body: Vec::new() },
-            };
             // Sending fails if the worker has disconnected.
-            let _ = long_poll.responder.send(response);
+            let _ = long_poll.responder.send(CallAnswer::Messages(Vec::new()));
         }
     }
 
@@ -220,8 +277,7 @@ impl StubLeaseQueue {
         loop {
             let now = clock::timer_now();
             // Without a long poll the limit is 0, so no message is ready.
-            let message_limit =
-                self.long_polls.front().map_or(0, |long_poll| long_poll.max.unwrap_or(1));
+            let message_limit = self.long_polls.front().map_or(0, |long_poll| long_poll.max);
             let is_ready = |entry: &&mut QueuedMessage| match entry.state {
                 MessageState::Waiting(time) => time <= now,
                 MessageState::Leased(_) | MessageState::Settled | MessageState::AttemptOver => {
@@ -234,7 +290,7 @@ impl StubLeaseQueue {
                 return;
             }
             let Some(long_poll) = self.long_polls.pop_front() else { return };
-            let mut leased = Vec::new();
+            let mut delivered = Vec::new();
             for entry in ready {
                 entry.lease = long_poll.lease;
                 entry.state = if self.cancel_when_leased == Some(entry.message.number) {
@@ -242,26 +298,27 @@ impl StubLeaseQueue {
                 } else {
                     MessageState::Leased(now + long_poll.lease)
                 };
+                entry.stream = long_poll.stream;
                 entry.delivery += 1;
                 self.log.add(Some(entry.message.number), ObservedEvent::Delivered);
-                leased.push(&*entry);
+                delivered.push(DeliveredMessage {
+                    message: entry.message.clone(),
+                    delivery: entry.delivery,
+                    until: time_after(entry.lease),
+                });
             }
-            let response = match long_poll.max {
-                Some(_) => render_batch(&leased, &long_poll.vhost),
-                None => render_message(leased[0], &long_poll.vhost),
-            };
             // Sending fails if the worker has disconnected.
-            let _ = long_poll.responder.send(response);
+            let _ = long_poll.responder.send(CallAnswer::Messages(delivered));
         }
     }
 
-    /// Handles a request of a worker, and answers it unless it is a long poll. Returns the
-    /// responder if the connection is to be cut instead of answering.
-    fn handle_request(&mut self, request: PendingRequest) -> Option<oneshot::Sender<StubResponse>> {
-        let PendingRequest { queue, delivery: delivery_key, call, responder } = request;
-        let respond = |response: StubResponse, responder: oneshot::Sender<StubResponse>| {
+    /// Handles a call of a worker, and answers it unless it is a long poll. Returns the responder
+    /// if the connection is to be cut instead of answering.
+    fn handle_call(&mut self, pending: PendingCall) -> Option<oneshot::Sender<CallAnswer>> {
+        let PendingCall { queue, delivery, call, stream, responder } = pending;
+        let respond = |answer: CallAnswer, responder: oneshot::Sender<CallAnswer>| {
             // Sending fails if the worker has disconnected.
-            let _ = responder.send(response);
+            let _ = responder.send(answer);
             None
         };
         if queue != self.queue {
@@ -270,44 +327,52 @@ impl StubLeaseQueue {
                 quote(&queue),
                 quote(&self.queue)
             );
-            return respond(StubResponse::problem(404, &detail), responder);
+            return respond(CallAnswer::UnknownQueue(detail), responder);
         }
-        let Some((id, delivery)) = delivery_key else {
-            if let WorkerCall::Receive { wait, lease, max, vhost } = call {
-                self.log.add(None, ObservedEvent::Connected);
-                let deadline = clock::timer_now() + wait;
-                let lease = lease.unwrap_or(LEASE_DEFAULT);
-                self.long_polls.push_back(PendingReceive {
-                    deadline,
-                    lease,
-                    max,
-                    vhost,
-                    responder,
-                });
+        let Some((id, delivery)) = delivery else {
+            match call {
+                WorkerCall::Receive { wait, lease, max } => {
+                    self.log.add(None, ObservedEvent::Connected);
+                    let deadline = clock::timer_now() + wait;
+                    let lease = lease.unwrap_or(LEASE_DEFAULT);
+                    let long_poll = PendingReceive { deadline, lease, max, stream, responder };
+                    self.long_polls.push_back(long_poll);
+                }
+                WorkerCall::OpenStream => {
+                    self.log.add(None, ObservedEvent::Connected);
+                    return respond(CallAnswer::Taken(Ok(())), responder);
+                }
+                WorkerCall::EndStream => self.end_stream(stream),
+                WorkerCall::Reply { .. } | WorkerCall::Extend { .. } | WorkerCall::Nack { .. } => {}
             }
             return None;
         };
         let Some(index) = self.entries.iter().position(|entry| entry.message.id() == id) else {
             let description = format!("a call about the message {}", shorten(&id));
             self.log.add(None, ObservedEvent::Unexpected(Text::new(&description)));
-            let body = json!({ "taken": false, "reason": "unknown_job" });
-            return respond(StubResponse::json(&body), responder);
+            return respond(CallAnswer::Taken(Err("unknown_job")), responder);
         };
         let number = self.entries[index].message.number;
         match call {
-            WorkerCall::Receive { .. } => None,
+            WorkerCall::Receive { .. } | WorkerCall::OpenStream | WorkerCall::EndStream => None,
             WorkerCall::Reply { kind, body } => {
-                self.handle_reply(index, ReplyKind::from_name(&kind), body, responder)
+                let is_progress = kind == ReplyKind::Progress;
+                if let Some(entry) = self.entries.get_mut(index).filter(|_| is_progress) {
+                    entry.stream = stream.or(entry.stream);
+                }
+                self.handle_reply(index, kind, body, responder)
             }
             WorkerCall::Extend { lease } => {
                 self.log.add(Some(number), ObservedEvent::LeaseExtended);
-                respond(extend_lease(&mut self.entries[index], delivery, lease), responder)
+                let entry = &mut self.entries[index];
+                respond(extend_lease(entry, delivery, lease, stream), responder)
             }
             WorkerCall::Nack { requeue, delay } => {
                 let entry = &mut self.entries[index];
                 if !matches!(entry.state, MessageState::Leased(_)) || entry.delivery != delivery {
-                    let detail = "lease expired: this delivery is not yours any more";
-                    return respond(StubResponse::problem(410, detail), responder);
+                    let consequence = "this delivery is not yours any more";
+                    let gone = CallAnswer::Gone { reason: LEASE_EXPIRED, consequence };
+                    return respond(gone, responder);
                 }
                 entry.state = if requeue {
                     MessageState::Waiting(clock::timer_now() + delay)
@@ -315,7 +380,19 @@ impl StubLeaseQueue {
                     MessageState::Settled
                 };
                 self.log.add(Some(number), ObservedEvent::Nacked { requeue });
-                respond(StubResponse::json(&json!({ "taken": true })), responder)
+                respond(CallAnswer::Taken(Ok(())), responder)
+            }
+        }
+    }
+
+    /// Returns the messages of a stream that has ended to the queue.
+    fn end_stream(&mut self, stream: Option<StreamNumber>) {
+        for entry in &mut self.entries {
+            if stream.is_some()
+                && entry.stream == stream
+                && matches!(entry.state, MessageState::Leased(_))
+            {
+                entry.state = MessageState::Waiting(clock::timer_now());
             }
         }
     }
@@ -327,8 +404,8 @@ impl StubLeaseQueue {
         index: usize,
         kind: ReplyKind,
         body: bytes::Bytes,
-        responder: oneshot::Sender<StubResponse>,
-    ) -> Option<oneshot::Sender<StubResponse>> {
+        responder: oneshot::Sender<CallAnswer>,
+    ) -> Option<oneshot::Sender<CallAnswer>> {
         let entry = &mut self.entries[index];
         let number = entry.message.number;
         let is_settling = kind != ReplyKind::Progress;
@@ -357,20 +434,18 @@ impl StubLeaseQueue {
             self.log.add(Some(number), ObservedEvent::ConnectionCut);
             return Some(responder);
         }
-        let body = if is_open {
-            json!({ "taken": true })
-        } else {
-            json!({ "taken": false, "reason": "duplicate" })
-        };
+        let outcome = if is_open { Ok(()) } else { Err("duplicate") };
         // Sending fails if the worker has disconnected.
-        let _ = responder.send(StubResponse::json(&body));
+        let _ = responder.send(CallAnswer::Taken(outcome));
         None
     }
 
     /// Stops the server, which closes all connections, and starts it again. Leased messages become
     /// available again, because a manager keeps leases in memory only.
     async fn restart(&mut self) {
-        self.server.stop(false).await;
+        if let Some(server) = self.server.take() {
+            server.stop().await;
+        }
         self.long_polls.clear();
         let now = clock::timer_now();
         for entry in &mut self.entries {
@@ -380,9 +455,9 @@ impl StubLeaseQueue {
             }
         }
         loop {
-            match serve(self.address, self.requests.clone()) {
+            match self.face.serve(self.address, self.calls.clone()) {
                 Ok((server, _)) => {
-                    self.server = server;
+                    self.server = Some(server);
                     return;
                 }
                 Err(_) if clock::timer_now() < now + REBIND_TIMEOUT => {
@@ -405,97 +480,30 @@ async fn sleep_until(time: Option<Instant>) {
     }
 }
 
-/// Extends the lease of a delivery. A message whose lease has ended is leased again. The response
-/// is 410 if the attempt is over, or another delivery has the lease.
-fn extend_lease(entry: &mut QueuedMessage, delivery: u32, lease: Option<Duration>) -> StubResponse {
+/// Extends the lease of a delivery. A message whose lease has ended is leased again. The stream
+/// that extends it has it from then on. It is gone if the attempt is over, or another delivery has
+/// the lease.
+fn extend_lease(
+    entry: &mut QueuedMessage,
+    delivery: u32,
+    lease: Option<Duration>,
+    stream: Option<StreamNumber>,
+) -> CallAnswer {
     match entry.state {
         MessageState::Settled | MessageState::AttemptOver => {
             let reason = if entry.state == MessageState::Settled { "settled" } else { "cancelled" };
-            let detail = format!("{reason}: the attempt is over, stop working on it");
-            return StubResponse::problem(410, &detail);
+            let consequence = "the attempt is over, stop working on it";
+            return CallAnswer::Gone { reason, consequence };
         }
         MessageState::Leased(_) if entry.delivery != delivery => {
-            let detail = "lease expired: another worker has the message";
-            return StubResponse::problem(410, detail);
+            let consequence = "another worker has the message";
+            return CallAnswer::Gone { reason: LEASE_EXPIRED, consequence };
         }
         MessageState::Waiting(_) => entry.delivery = delivery,
         MessageState::Leased(_) => {}
     }
+    entry.stream = stream.or(entry.stream);
     entry.lease = lease.unwrap_or(entry.lease);
     entry.state = MessageState::Leased(clock::timer_now() + entry.lease);
-    StubResponse::json(&json!({ "until": format_time_after(entry.lease) }))
-}
-
-/// Formats the time that is this duration from now.
-fn format_time_after(duration: Duration) -> String {
-    let nanoseconds = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
-    format_rfc3339(Timestamp(clock::now().0.saturating_add(nanoseconds)))
-}
-
-/// Returns the path for the reply to the latest delivery of a message.
-fn reply_to(entry: &QueuedMessage, vhost: &str) -> String {
-    let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let vhost = match vhost {
-        "" => String::new(),
-        vhost => format!("?vhost={}", encode(vhost)),
-    };
-    let (queue, id) = (encode(&entry.message.queue), encode(&entry.message.id()));
-    format!("/api/queue/{queue}/message/{id}/{}/reply{vhost}", entry.delivery)
-}
-
-/// Renders the response to a receive of one message: its body, with everything else in headers.
-fn render_message(entry: &QueuedMessage, vhost: &str) -> StubResponse {
-    let message = &entry.message;
-    let mut headers = vec![
-        ("content-type", "application/json".to_owned()),
-        ("Correlation-Id", message.correlation_id()),
-        ("Message-Id", message.id()),
-        ("workflow", WORKFLOW.to_owned()),
-        ("job", message.job.to_string()),
-        ("attempt", message.attempt.to_string()),
-        ("traceparent", message.traceparent()),
-        ("Delivery", entry.delivery.to_string()),
-        ("Lease-Until", format_time_after(entry.lease)),
-        ("Reply-To", reply_to(entry, vhost)),
-    ];
-    if message.has_extra_headers {
-        headers.push(("X-Worker-Test", "what nobody knows; a=\"b\"".to_owned()));
-        headers.push(("worker-test-long", "x".repeat(2000)));
-    }
-    StubResponse { status: 200, headers, body: message.body.clone() }
-}
-
-/// Renders the response to a receive of several messages: a JSON array of objects. A body that is
-/// not JSON becomes a JSON string.
-fn render_batch(entries: &[&QueuedMessage], vhost: &str) -> StubResponse {
-    let views: Vec<String> = entries
-        .iter()
-        .map(|entry| {
-            let message = &entry.message;
-            let mut view = json!({
-                "correlation_id": message.correlation_id(),
-                "message_id": message.id(),
-                "workflow": WORKFLOW,
-                "job": message.job.to_string(),
-                "attempt": message.attempt,
-                "traceparent": message.traceparent(),
-                "delivery": entry.delivery,
-                "lease_until": format_time_after(entry.lease),
-                "reply_to": reply_to(entry, vhost),
-            });
-            if message.has_extra_headers {
-                view["x_worker_test"] = json!({ "what": ["nobody", "knows"] });
-            }
-            // The body is spliced in as text: parsing it would change its numbers and key order.
-            let text = String::from_utf8_lossy(&message.body).into_owned();
-            let body = match serde_json::from_str::<&RawValue>(&text) {
-                Ok(_) => text,
-                Err(_) => Value::String(text).to_string(),
-            };
-            let view = view.to_string();
-            format!("{},\"body\":{body}}}", view.strip_suffix('}').unwrap_or(&view))
-        })
-        .collect();
-    let headers = vec![("content-type", "application/json".to_owned())];
-    StubResponse { status: 200, headers, body: format!("[{}]", views.join(",")).into_bytes() }
+    CallAnswer::Extended(time_after(entry.lease))
 }
