@@ -4,6 +4,7 @@
 use bus::lease_queue::{LeaseQueue, RevocationSender};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The messages that are leased to a session, by id.
@@ -24,16 +25,32 @@ pub(super) struct SessionMessage {
     /// The receipt that was sent to the worker.
     receipt: String,
     on_drop: DropAction,
+    sent: SentMark,
+}
+
+/// Whether a message was given to HTTP/2. The stream sets it when it takes the message from the
+/// channel to its worker.
+#[derive(Clone, Default)]
+pub(super) struct SentMark(Arc<AtomicBool>);
+
+impl SentMark {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// What dropping a message does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DropAction {
-    /// Returns the message to its queue without counting the delivery, because the message was not
-    /// sent to the worker, or the worker closed the stream cleanly.
+    /// Returns the message to its queue without counting the delivery, because the worker closed
+    /// the stream cleanly.
     Release,
-    /// Returns the message to its queue and counts the delivery, as when a lease expires, because
-    /// the message may have made the worker crash.
+    /// Returns the message to its queue. If it was sent to the worker, the delivery counts, as when
+    /// a lease expires, because the message may have made the worker crash.
     Requeue,
     /// Does nothing, because the message is settled, its lease has ended, or the session has
     /// adopted another copy of it.
@@ -55,13 +72,14 @@ impl SessionMessage {
             lease_queue,
             revocations,
             receipt,
-            on_drop: DropAction::Release,
+            on_drop: DropAction::Requeue,
+            sent: SentMark::default(),
         }
     }
 
-    /// Records that the message was sent to its worker.
-    pub(super) fn mark_sent(&mut self) {
-        self.on_drop = DropAction::Requeue;
+    /// Returns the mark of a message that is sent to its worker.
+    pub(super) fn sent_mark(&self) -> SentMark {
+        self.sent.clone()
     }
 
     /// Makes dropping the message do nothing; see [`DropAction::Nothing`]. Returns its receipt.
@@ -73,12 +91,13 @@ impl SessionMessage {
 
 impl Drop for SessionMessage {
     fn drop(&mut self) {
-        let SessionMessage { id, delivery, lease_queue, revocations, on_drop, .. } = self;
+        let SessionMessage { id, delivery, lease_queue, revocations, on_drop, sent, .. } = self;
         let session = Some(&*revocations);
         // An error means that the lease or the attempt has ended, or another session has adopted
         // the message.
         let _ = match on_drop {
             DropAction::Release => lease_queue.release(id, *delivery, session),
+            DropAction::Requeue if !sent.is_set() => lease_queue.release(id, *delivery, session),
             DropAction::Requeue => {
                 lease_queue.requeue_after(id, *delivery, Duration::ZERO, session)
             }
@@ -113,11 +132,9 @@ impl SessionMessages {
         self.messages.get(id).is_some_and(|message| message.delivery == delivery)
     }
 
-    /// Records that a message was sent to the worker.
-    pub(super) fn mark_sent(&mut self, id: &str) {
-        if let Some(message) = self.messages.get_mut(id) {
-            message.mark_sent();
-        }
+    /// Returns the mark of a message that is sent to the worker; `None`: it has ended meanwhile.
+    pub(super) fn sent_mark(&self, id: &str) -> Option<SentMark> {
+        self.messages.get(id).map(SessionMessage::sent_mark)
     }
 
     /// Makes dropping any message release it, because the worker closed the stream cleanly.
@@ -125,6 +142,11 @@ impl SessionMessages {
         for message in self.messages.values_mut() {
             message.on_drop = DropAction::Release;
         }
+    }
+
+    /// Returns how many messages the session has.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -3,6 +3,7 @@
 //! queues.
 
 mod backlog;
+mod pacing;
 mod requests;
 
 use super::connection::Peer;
@@ -11,7 +12,7 @@ use super::incoming::{IncomingEvent, IncomingSignals};
 use super::outbound::{OutboundPermit, OutboundTracker};
 use super::phase::ServerPhase;
 use super::session::{Session, expect_hello};
-use super::session_messages::{SessionMessage, SessionMessages};
+use super::session_messages::{SentMark, SessionMessage, SessionMessages};
 use super::status::to_status;
 use super::stream_action::{StreamAction, server_stopping, suspended};
 use super::wire::to_worker::Say as ToWorkerMessage;
@@ -27,6 +28,7 @@ use daemon::api::token::Authenticated;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, StreamExt};
+use pacing::ReplyPacer;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
@@ -35,6 +37,10 @@ use tonic::{Status, Streaming};
 
 /// How long the backlog may be full before the stream stops receiving more messages.
 const STALL_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// How many messages at most are given to HTTP/2 together, which sends them in one write. All
+/// others wait in the backlog, whose size limits how many are leased.
+const SENT_TOGETHER_MAX: usize = 4;
 
 /// How long one receive waits for a message. After that, the stream starts another receive.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -53,9 +59,15 @@ pub(super) struct StreamStart {
     pub(super) peer: Option<Peer>,
 }
 
-/// A message to the worker, with its permit if it is a step message; or the status that ends the
-/// stream.
-type OutboundItem = Result<(ToWorker, Option<OutboundPermit>), Status>;
+/// A message to the worker; or the status that ends the stream.
+type OutboundItem = Result<OutboundMessage, Status>;
+/// A message to the worker, with what is set and released once it was sent if it is a step message.
+struct OutboundMessage {
+    message: ToWorker,
+    mark: Option<SentMark>,
+    permit: Option<OutboundPermit>,
+}
+
 type OutboundSender = mpsc::Sender<OutboundItem>;
 
 /// Starts a stream on a task of its own. Returns the messages to its worker.
@@ -63,15 +75,16 @@ pub(super) fn start(
     start: StreamStart,
     inbound: Streaming<FromWorker>,
 ) -> BoxStream<'static, Result<ToWorker, Status>> {
-    // The channel has a capacity of one. All other messages wait in the backlog, whose size limits
-    // how many are leased.
-    let (sender, receiver) = mpsc::channel::<OutboundItem>(1);
+    let (sender, receiver) = mpsc::channel::<OutboundItem>(SENT_TOGETHER_MAX);
     let tracker = start.tracker.clone();
     tokio::spawn(serve_worker(start, inbound, sender));
     let messages =
         futures_util::stream::unfold((receiver, tracker), |(mut outbound, tracker)| async move {
             let item = outbound.recv().await?;
-            let result = item.map(|(message, permit)| {
+            let result = item.map(|OutboundMessage { message, mark, permit }| {
+                if let Some(mark) = mark {
+                    mark.set();
+                }
                 if let Some(permit) = permit {
                     tracker.add_to_next_chunk(permit);
                 }
@@ -140,6 +153,14 @@ async fn serve_worker(
     tracker.wait_until_sent(peer, answer_timeout.0).await;
 }
 
+/// Sleeps until the next burst of replies is taken.
+async fn sleep_until_burst(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl StreamEnd {
     fn as_str(&self) -> &str {
         match self {
@@ -181,6 +202,10 @@ struct WorkerStream {
     read_deadline: Instant,
     /// When the stream stops receiving if the backlog is still full by then.
     stall_deadline: Instant,
+    /// Decides whether replies are taken in bursts.
+    pacer: ReplyPacer,
+    /// When the next burst of replies is taken; `None`: whatever comes is taken at once.
+    next_burst: Option<Instant>,
     /// Whether the worker has closed its half, so that it sends no more requests.
     is_closed: bool,
     /// Whether the manager is shutting down: no more messages are leased.
@@ -212,6 +237,8 @@ impl WorkerStream {
             released_count: 0,
             read_deadline: clock::timer_now(),
             stall_deadline: clock::timer_now(),
+            pacer: ReplyPacer::new(clock::timer_now()),
+            next_burst: None,
             is_closed: false,
             is_draining: false,
             is_checking: false,
@@ -255,12 +282,14 @@ impl WorkerStream {
             }
             let (has_backlog, sender) = (!self.backlog.is_empty(), self.outbound.clone());
             let active_requests = self.settlements.len() + self.actions.len();
-            let can_read = !self.is_closed && active_requests + self.backlog.len() < requests_max;
+            let has_room = active_requests + self.backlog.len() < requests_max;
+            let can_read = !self.is_closed && self.next_burst.is_none() && has_room;
             let can_lease = self.backlog.has_capacity();
             let is_receiving = !self.receives.is_empty();
             let is_sending = has_backlog || self.tracker.is_pending();
             // These are copied before the select, which borrows `self`.
             let (read_deadline, stall_deadline) = (self.read_deadline, self.stall_deadline);
+            let next_burst = self.next_burst;
             tokio::select! {
                 permit = sender.reserve(), if has_backlog => match permit {
                     Ok(permit) => self.send_next(permit),
@@ -304,23 +333,15 @@ impl WorkerStream {
                         return end;
                     }
                 }
-                incoming = inbound.message(), if can_read => match incoming {
-                    Ok(Some(FromWorker { say: request })) => {
-                        // The permits arrive in the order of the messages.
-                        let permit = signals.permits.try_recv().ok();
-                        let problem = request.and_then(|say| self.handle_request(say, permit));
-                        if let Some(problem) = problem {
-                            return StreamEnd::Error(to_status(&problem));
-                        }
+                incoming = inbound.message(), if can_read => {
+                    let burst = self.take_burst(incoming, &mut inbound, &mut signals);
+                    if let Some(end) = burst {
+                        return end;
                     }
-                    // A stream that was reset also yields `None`, but it has an event.
-                    Ok(None) => match signals.events.try_recv() {
-                        Ok(IncomingEvent::Aborted) => return StreamEnd::Disconnected,
-                        Ok(event) => self.handle_incoming_event(event),
-                        Err(_) => self.close_inbound(),
-                    },
-                    Err(status) => return StreamEnd::Error(status),
-                },
+                }
+                () = sleep_until_burst(next_burst), if next_burst.is_some() => {
+                    self.next_burst = None;
+                }
                 Some(event) = signals.events.recv() => match event {
                     IncomingEvent::Aborted => return StreamEnd::Disconnected,
                     IncomingEvent::TooLarge(..) => self.handle_incoming_event(event),
@@ -379,11 +400,10 @@ impl WorkerStream {
     /// Sends the next message of the backlog, and resumes receiving if it had stopped.
     fn send_next(&mut self, permit: mpsc::Permit<'_, OutboundItem>) {
         let Some(Outbound { message, leased }) = self.backlog.pop() else { return };
-        let outbound_permit = leased.and_then(|leased| {
-            self.messages.mark_sent(&leased.id);
-            leased.permit
-        });
-        permit.send(Ok((ToWorker { say: Some(message) }, outbound_permit)));
+        let mark = leased.as_ref().and_then(|leased| self.messages.sent_mark(&leased.id));
+        let message = ToWorker { say: Some(message) };
+        let outbound_permit = leased.and_then(|leased| leased.permit);
+        permit.send(Ok(OutboundMessage { message, mark, permit: outbound_permit }));
         self.read_deadline = self.next_read_deadline();
         if self.receives.is_empty()
             && self.credit > 0
@@ -480,14 +500,14 @@ impl WorkerStream {
         let Ok(lease_queue) = find_lease_queue(&self.api, &receipt.vhost) else { return };
         // The lease may have ended meanwhile.
         if !self.messages.has(id, delivery) && lease_queue.is_leased_to(id, delivery, revocations) {
-            let mut message = SessionMessage::new(
+            let message = SessionMessage::new(
                 id.into(),
                 delivery,
                 lease_queue,
                 revocations.clone(),
                 receipt_text,
             );
-            message.mark_sent();
+            message.sent_mark().set();
             self.messages.insert(message);
         }
     }

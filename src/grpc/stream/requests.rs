@@ -1,9 +1,10 @@
 //! Handles the requests of a worker on its stream: credit, replies, extensions of leases, and
 //! nacks.
 
-use super::WorkerStream;
+use super::{StreamEnd, WorkerStream};
 use crate::conversions::{LEASE_BOUNDS, parse_delay, parse_kind};
-use crate::incoming::IncomingEvent;
+use crate::incoming::{IncomingEvent, IncomingSignals};
+use crate::status::to_status;
 use crate::stream_action::{
     StreamAction, action_after_commit, action_after_rejection, action_without_lease,
     authorize_settlement, rejection,
@@ -11,22 +12,68 @@ use crate::stream_action::{
 use crate::times::{lease_end, parse_duration};
 use crate::wire::from_worker::Say;
 use crate::wire::to_worker::Say as ToWorkerMessage;
-use crate::wire::{ExtendRequest, Lease, NackRequest, ReplyRequest, Taken};
-use base::budget;
+use crate::wire::{ExtendRequest, FromWorker, Lease, NackRequest, ReplyRequest, Taken};
+use base::{budget, clock};
 use bus::lease_queue::ReplyOutcome;
 use daemon::api::leases::{self, RECEIPT_BYTES_MAX, Receipt};
 use daemon::api::problem::Problem;
 use daemon::api::query::ReplyType;
 use futures_util::FutureExt;
+use tonic::{Status, Streaming};
 
 impl WorkerStream {
+    /// Handles what the worker has said, and all that has come behind it, as far as there is room.
+    pub(super) fn take_burst(
+        &mut self,
+        first: Result<Option<FromWorker>, Status>,
+        inbound: &mut Streaming<FromWorker>,
+        signals: &mut IncomingSignals,
+    ) -> Option<StreamEnd> {
+        let requests_max = self.api.settings.grpc.credit_max as usize;
+        let active_before = self.settlements.len();
+        let mut next = Some(first);
+        while let Some(incoming) = next {
+            let end = self.handle_incoming(incoming, signals);
+            if end.is_some() {
+                return end;
+            }
+            let active = self.settlements.len() + self.actions.len() + self.backlog.len();
+            let can_read = !self.is_closed && active < requests_max;
+            next = can_read.then(|| inbound.message().now_or_never()).flatten();
+        }
+        let replies = self.settlements.len() - active_before;
+        let in_hand = self.messages.len();
+        self.next_burst = self.pacer.end_burst(replies, in_hand, clock::timer_now());
+        None
+    }
+
+    /// Handles what the worker has said, or the end of its half.
+    fn handle_incoming(
+        &mut self,
+        incoming: Result<Option<FromWorker>, Status>,
+        signals: &mut IncomingSignals,
+    ) -> Option<StreamEnd> {
+        match incoming {
+            Ok(Some(FromWorker { say: request })) => {
+                // The permits arrive in the order of the messages.
+                let permit = signals.permits.try_recv().ok();
+                let problem = request.and_then(|say| self.handle_request(say, permit))?;
+                return Some(StreamEnd::Error(to_status(&problem)));
+            }
+            // A stream that was reset also yields `None`, but it has an event.
+            Ok(None) => match signals.events.try_recv() {
+                Ok(IncomingEvent::Aborted) => return Some(StreamEnd::Disconnected),
+                Ok(event) => self.handle_incoming_event(event),
+                Err(_) => self.close_inbound(),
+            },
+            Err(status) => return Some(StreamEnd::Error(status)),
+        }
+        None
+    }
+
     /// Handles a request. `permit` covers the bytes of the request. Returns the problem with which
     /// the stream ends, if the request breaks the protocol.
-    pub(super) fn handle_request(
-        &mut self,
-        request: Say,
-        permit: Option<budget::Permit>,
-    ) -> Option<Problem> {
+    fn handle_request(&mut self, request: Say, permit: Option<budget::Permit>) -> Option<Problem> {
         match request {
             Say::Hello(_) => {
                 return Some(Problem::malformed("a worker says Hello once".to_owned()));

@@ -143,3 +143,30 @@ fn one_call_holds_room_until_its_answer_is_read() {
         until_nothing_is_sent(&rig).await;
     });
 }
+
+#[test]
+fn what_http_2_has_not_taken_costs_no_delivery() {
+    const MESSAGES: usize = 6;
+    let ends_soon = |settings: &mut Settings| {
+        settings.http.answer_timeout = DurationSetting(Duration::from_secs(3));
+    };
+    served(ends_soon, |rig| async move {
+        for _ in 0..MESSAGES {
+            rig.create("orders", &format!(r#"{{"text":"{}"}}"#, "x".repeat(40_000))).await;
+        }
+        let client = narrow_client(&rig).await;
+        let mut deaf = GrpcWorker::open(&client, &["price"]).await.expect("a stream");
+        deaf.want(MESSAGES as u32);
+        rig.until("/api/queue/price", |queue| leased(queue) == MESSAGES).await;
+        // It reads nothing, so its stream ends, and the messages come to another worker.
+        let mut good = rig.worker(&["price"]).await;
+        good.want(MESSAGES as u32);
+        let mut counted = 0;
+        for _ in 0..MESSAGES {
+            counted += usize::from(good.message().await.delivery > 1);
+        }
+        // The window has room for one message, and HTTP/2 takes one behind it.
+        assert!((1..MESSAGES - 1).contains(&counted), "{counted}");
+        drop(deaf);
+    });
+}
