@@ -113,7 +113,7 @@ mod tests {
                 Some(concat!(
                     r#"unknown key "colour" in a workflow; known are "name", "vhosts", "#,
                     r#""queueType", "queueArguments", "steps", "tasks", "deadline", "#,
-                    r#""retention", "bus" and "limit""#,
+                    r#""retention", "bus", "limit", "label" and "columns""#,
                 )),
             ),
             (
