@@ -29,7 +29,7 @@ const BODY: &[u8] = concat!(
 .as_bytes();
 
 fn context() -> Context<'static> {
-    Context { now: Timestamp(1), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(1), limits: &LIMITS, pauses: None, spare: None }
 }
 
 fn step(name: &str, depends: Vec<Dependency>, task: Option<u16>) -> Step {

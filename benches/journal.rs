@@ -45,7 +45,7 @@ fn new_job(number: i64, definition: &Arc<Definition>) -> (Job, Record) {
 }
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None }
 }
 
 fn new_record(number: i64, definition: &Arc<Definition>) -> Record {

@@ -64,7 +64,7 @@ fn fill_journal(file: &Path, jobs: usize) {
     let steps = (0..5).map(|at| Step::with_name(&format!("step-{at}"))).collect();
     let definition =
         Arc::new(Definition::new("old", vec![Graph::new("old".to_owned(), None, steps)]));
-    let context = Context { now: Timestamp(1), limits: &LIMITS, pauses: None };
+    let context = Context { now: Timestamp(1), limits: &LIMITS, pauses: None, spare: None };
     let options = JournalOptions {
         file: file.to_owned(),
         cache_bytes: 8 << 20,
@@ -91,8 +91,11 @@ fn fill_journal(file: &Path, jobs: usize) {
     let (number, now) = (jobs as i64 + 1, clock::now());
     let id = JobId(uuid::Uuid::from_u128(u128::MAX));
     let origin = Origin::for_root_job(id, definition, now);
-    let (_, begun) =
-        Job::create(origin.clone(), message(), &Context { now, limits: &LIMITS, pauses: None });
+    let (_, begun) = Job::create(
+        origin.clone(),
+        message(),
+        &Context { now, limits: &LIMITS, pauses: None, spare: None },
+    );
     let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
     store.append(&[&Record::from_decision(number, Some(created), begun)]).expect("commits");
 }

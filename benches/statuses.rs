@@ -67,7 +67,8 @@ fn records(
 ) -> Vec<Record> {
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
     let origin = Origin::for_root_job(id, definition.clone(), Timestamp(number));
-    let context = Context { now: Timestamp(number * 1_000_000), limits: &LIMITS, pauses: None };
+    let context =
+        Context { now: Timestamp(number * 1_000_000), limits: &LIMITS, pauses: None, spare: None };
     let message = Message::parse(br#"{"first_name":"Ada","n":1}"#).expect("a message");
     let (mut job, decision) = Job::create(origin.clone(), message, &context);
     let mut records = vec![Record::from_decision(

@@ -21,6 +21,7 @@
 //! | `journal::ledgers` | storing the ledgers of schedules fails in the same way |
 //! | `journal::limit` | after a write, its limit of pages cannot be set back |
 //! | `job::take` | the job's actor panics |
+//! | `job::taken` | the same, after it has decided and taken a spare place |
 //! | `clock::now` | the wall clock is off by this many seconds |
 //! | `amqp::connect` | a connection cannot be opened |
 //! | `amqp::publish`, `amqp::confirm`, `amqp::deliver` | the connection breaks |

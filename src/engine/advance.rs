@@ -8,6 +8,7 @@ use super::id::StepIndex;
 use super::input::Context;
 use super::job::Job;
 use super::json::Message;
+use super::limit::ClaimedPlace;
 use super::time::Timestamp;
 
 impl Job {
@@ -86,11 +87,27 @@ impl Job {
             );
             return self.fail_step(step, Failure::new(reason));
         }
-        if is_paused || !definition.limits.is_empty() {
+        if is_paused {
             self.claim_step(step)
-        } else {
+        } else if definition.limits.is_empty() {
             self.begin_attempt(step, ctx)
+        } else {
+            self.claim_and_begin(step, ctx)
         }
+    }
+
+    /// Decides that the next attempt of a step claims its places. If it claims just one that there
+    /// is to spare, it begins at once.
+    fn claim_and_begin(&self, step: StepIndex, ctx: &Context<'_>) -> Vec<Entry> {
+        let mut entries = self.claim_step(step);
+        if let [Entry::Step(_, StepEntry::Claimed { places })] = &entries[..]
+            && let [ClaimedPlace { limit, key: None, fair: None }] = &places[..]
+            && let Some(spare) = ctx.spare
+            && spare.take(&self.origin.definition.full_limit_name(limit))
+        {
+            entries.extend(self.begin_attempt(step, ctx));
+        }
+        entries
     }
 
     /// Decides that the next attempt of a step waits at the gate, or fails the step if a key of its

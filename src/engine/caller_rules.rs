@@ -79,7 +79,7 @@ mod tests {
     };
 
     fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS, pauses: None }
+        Context { now: Timestamp(1), limits: &LIMITS, pauses: None, spare: None }
     }
 
     fn caller(reply_to: &str) -> Caller {

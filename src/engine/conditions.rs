@@ -162,7 +162,7 @@ mod tests {
     const COSTLY: &str = "input.l.all(x, input.l.all(y, x + y < 9))";
 
     fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS, pauses: None }
+        Context { now: Timestamp(1), limits: &LIMITS, pauses: None, spare: None }
     }
 
     /// Returns a message of 2 kB: a list of 1,001 numbers.

@@ -13,7 +13,6 @@ use super::id::StepIndex;
 use super::input::{Context, Input, Rejected};
 use super::job::Job;
 use super::json::Message;
-use super::limit::Demand;
 use super::origin::Origin;
 use super::state::JobState;
 use std::sync::Arc;
@@ -87,7 +86,7 @@ impl Job {
     ///
     /// Returns an error if the input changes nothing.
     pub fn handle_input(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
-        let (previous_state, previous_demands) = (self.state, self.demands());
+        let (previous_state, previous_tickets) = (self.state, self.wanted_tickets());
         let mut decision = Decision::start(self, ctx);
         if let Input::Timer { due, unread } = input {
             // What is due is determined only once: if the clock was set back, an attempt that
@@ -104,7 +103,7 @@ impl Job {
             self.record(entries, &mut decision);
         }
         self.advance(ctx, &mut decision);
-        Ok(decision.finish(self, previous_state, &previous_demands))
+        Ok(decision.finish(self, previous_state, &previous_tickets))
     }
 
     /// Decides and applies what follows from the job's state alone, until nothing more follows.
@@ -142,11 +141,11 @@ impl Decision {
         mut self,
         job: &Job,
         previous_state: JobState,
-        previous_demands: &[(StepIndex, Demand)],
+        previous_tickets: &[(StepIndex, u64)],
     ) -> Decision {
         self.state = (job.state != previous_state).then_some(job.state);
         self.closed = job.is_closed();
-        let demands = job.changed_demands(previous_demands);
+        let demands = job.changed_demands(previous_tickets);
         self.effects.extend(demands.into_iter().map(|(step, demand)| Effect::Demand(step, demand)));
         self.cells = job.changed_cells(&self.recorded.entries);
         if job.origin.parent.is_none() {

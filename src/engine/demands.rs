@@ -16,33 +16,47 @@ impl Job {
     /// Returns what the job ([`StepIndex::JOB`]) and its steps want of the gate. A job that has
     /// not waited at it, and none of whose steps has, wants nothing, and costs nothing here.
     pub fn demands(&self) -> Vec<(StepIndex, Demand)> {
-        if !self.has_claimed {
-            return Vec::new();
-        }
-        let demand = |step: StepIndex| {
-            let claim = self.step(step).claim.as_deref()?;
-            let is_wanted = match claim.state {
-                ClaimState::Delayed => false,
-                ClaimState::Waiting => self.is_under_way(),
-                ClaimState::Holding | ClaimState::Resending => {
-                    self.accepts_replies() && self.is_awaited(step)
-                }
-            };
-            let priority = self.graph().step(step).priority.unwrap_or(0);
-            is_wanted.then(|| (step, Demand { claim: claim.clone(), priority }))
-        };
-        let demands_of_steps = self.graph().indices().filter_map(demand);
-        self.demand_of_job().into_iter().chain(demands_of_steps).collect()
+        self.wanted_claims().map(|(step, claim)| (step, self.demand(step, claim))).collect()
     }
 
-    /// Returns what the job itself wants of the gate: its place, until it ends.
-    fn demand_of_job(&self) -> Option<(StepIndex, Demand)> {
-        let claim = self.claim.as_deref()?;
-        let is_wanted = match claim.state {
-            ClaimState::Waiting => self.state == JobState::Running,
-            ClaimState::Delayed | ClaimState::Holding | ClaimState::Resending => true,
+    /// Returns the tickets of the claims that the job and its steps have at the gate. With each
+    /// change of a claim its ticket changes.
+    pub(super) fn wanted_tickets(&self) -> Vec<(StepIndex, u64)> {
+        self.wanted_claims().map(|(step, claim)| (step, claim.ticket)).collect()
+    }
+
+    fn demand(&self, step: StepIndex, claim: &StepClaim) -> Demand {
+        let priority = match step {
+            StepIndex::JOB => None,
+            step => self.graph().step(step).priority,
         };
-        is_wanted.then(|| (StepIndex::JOB, Demand { claim: claim.clone(), priority: 0 }))
+        Demand { claim: claim.clone(), priority: priority.unwrap_or(0) }
+    }
+
+    /// Returns the claims that the job and its steps have at the gate.
+    fn wanted_claims(&self) -> impl Iterator<Item = (StepIndex, &StepClaim)> {
+        let steps = self.has_claimed.then(|| self.graph().indices()).into_iter().flatten();
+        let all = std::iter::once(StepIndex::JOB).chain(steps);
+        all.filter_map(|step| Some((step, self.wanted_claim(step)?)))
+    }
+
+    /// Returns the claim that a step has at the gate, or the job itself: that of its place, until
+    /// it ends.
+    fn wanted_claim(&self, step: StepIndex) -> Option<&StepClaim> {
+        if step == StepIndex::JOB {
+            let is_running = self.state == JobState::Running;
+            let claim = self.claim.as_deref()?;
+            return (claim.state != ClaimState::Waiting || is_running).then_some(claim);
+        }
+        let claim = self.step(step).claim.as_deref()?;
+        let is_wanted = match claim.state {
+            ClaimState::Delayed => false,
+            ClaimState::Waiting => self.is_under_way(),
+            ClaimState::Holding | ClaimState::Resending => {
+                self.accepts_replies() && self.is_awaited(step)
+            }
+        };
+        is_wanted.then_some(claim)
     }
 
     /// Returns what the job and its steps want of the gate after a restart. A message that no
@@ -61,20 +75,16 @@ impl Job {
         demands
     }
 
-    /// Returns the steps that want something else of the gate than `previous`.
-    pub(super) fn changed_demands(&self, previous: &[(StepIndex, Demand)]) -> Vec<StepDemand> {
-        let current = self.demands();
-        let find = |list: &[(StepIndex, Demand)], step: StepIndex| {
-            list.iter().find(|(other, _)| *other == step).map(|(_, demand)| demand.clone())
-        };
-        let ended = previous.iter().filter(|(step, _)| find(&current, *step).is_none());
-        let mut changed: Vec<StepDemand> = ended.map(|(step, _)| (*step, None)).collect();
-        for (step, demand) in current {
-            if find(previous, step).as_ref() != Some(&demand) {
-                changed.push((step, Some(demand)));
-            }
-        }
-        changed
+    /// Returns the steps that want something else of the gate than when they had the tickets in
+    /// `previous`.
+    pub(super) fn changed_demands(&self, previous: &[(StepIndex, u64)]) -> Vec<StepDemand> {
+        let steps = previous.iter().map(|(step, _)| *step);
+        let ended = steps.filter(|step| self.wanted_claim(*step).is_none());
+        let changed = self
+            .wanted_claims()
+            .filter(|(step, claim)| !previous.contains(&(*step, claim.ticket)))
+            .map(|(step, claim)| (step, Some(self.demand(step, claim))));
+        ended.map(|step| (step, None)).chain(changed).collect()
     }
 
     /// Evaluates which places of its limits the next attempt of a step claims.

@@ -19,6 +19,7 @@
 
 mod class;
 mod door;
+mod lending;
 mod lobby;
 mod place;
 mod sorted;
@@ -121,6 +122,8 @@ pub struct Gate {
     due: BTreeSet<(Timestamp, usize)>,
     /// The places that may have room for a parked class.
     dirty: BTreeSet<usize>,
+    /// The limits that may have places to spare.
+    lendable: BTreeSet<usize>,
     /// The impatient classes, each with the rank of its first step when it became impatient.
     impatient: BTreeSet<(Rank, usize)>,
     /// The places of the first impatient class, where one is reserved for it.
@@ -139,6 +142,7 @@ impl Gate {
         if std::mem::replace(&mut self.limits[index].setting, setting) == setting {
             return;
         }
+        self.take_back(index);
         let places: Vec<usize> = self.limits[index].places.iter().copied().collect();
         if setting.is_paused {
             // Who waits for the end of a pause reserves no other places meanwhile.
@@ -325,9 +329,11 @@ impl Gate {
         self.let_in();
         let mut admissions = Vec::new();
         while let Some(place) = self.dirty.pop_first() {
+            self.lendable.extend(self.places[place].as_ref().map(|place| place.limit));
             self.try_parked(place, now, &mut admissions);
             self.remove_place_if_unused(place, now);
         }
+        self.lend();
         admissions
     }
 
@@ -377,9 +383,10 @@ impl Gate {
         let class_state = self.class(class);
         let is_first = self.impatient.first().is_none_or(|(_, first)| *first == class);
         let reserved = u32::from(!is_first && self.reserved.contains(&place));
-        let has_place = setting.concurrency.is_none_or(|max| {
-            class_state.key.is_resend || state.held.saturating_add(reserved) < max
-        });
+        let lent = if state.key.is_empty() { self.limits[state.limit].lent } else { 0 };
+        let taken = state.held.saturating_add(reserved).saturating_add(lent);
+        let has_place =
+            setting.concurrency.is_none_or(|max| class_state.key.is_resend || taken < max);
         let is_in_time = setting.rate.is_none_or(|rate| {
             let ahead = rate.interval_ns().saturating_mul(reserved.into());
             state.sending_time(&rate, ahead) <= now && !state.is_stalled(now, UNDECIDED_NS_MAX)
@@ -511,7 +518,12 @@ impl Gate {
         self.class_mut(class).queue.insert(rank);
         let places: Vec<usize> = self.class(class).place_indices().collect();
         for place in &places {
-            self.place_mut(*place).waiting += 1;
+            let state = self.place_mut(*place);
+            state.waiting += 1;
+            let (limit, is_open) = (state.limit, state.key.is_empty());
+            if is_open {
+                self.take_back(limit);
+            }
         }
         match self.class(class).parked {
             Some(_) => self.park_again(class),
@@ -567,8 +579,11 @@ impl Gate {
         for index in places {
             let place = self.place_mut(index);
             place.held = place.held.saturating_add_signed(change);
+            let (limit, held, is_open) = (place.limit, place.held, place.key.is_empty());
             if change < 0 {
                 self.dirty.insert(index);
+            } else if is_open {
+                self.take_back_excess(limit, held);
             }
         }
     }

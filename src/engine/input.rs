@@ -7,6 +7,7 @@ use super::entry::Lease;
 use super::id::{JobId, StepIndex};
 use super::json::Message;
 use super::limit::RateMark;
+use super::spare::SpareSource;
 use super::time::{Millis, Timestamp};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub struct Context<'a> {
     pub limits: &'a Limits,
     /// The queues and workflows that are paused; `None`: none are.
     pub pauses: Option<&'a Pauses>,
+    /// From where spare places of limits are taken; `None`: from nowhere.
+    pub spare: Option<&'a dyn SpareSource>,
 }
 
 impl Context<'_> {

@@ -28,6 +28,7 @@
 //! | `schedule` | the slots of schedules, and what becomes of them |
 //! | `definition`, `job_place`, `origin` | graphs; what a job claims; the origins of jobs |
 //! | `control` | what operators have changed for a time |
+//! | `spare` | places of limits that are handed out in advance |
 //! | `gate` | who is admitted next by the limits |
 //! | `entry`, `input`, `effect` | recorded events; the inputs of decisions, and their effects |
 //! | `value_bytes` | the size of the values that a job holds |
@@ -84,6 +85,7 @@ pub mod queue_declaration;
 mod recover;
 mod reply;
 pub mod schedule;
+pub mod spare;
 pub mod state;
 pub mod step;
 pub mod text;
@@ -126,6 +128,7 @@ pub use queue_declaration::{
     QUEUE_TYPE, QueueArgument, QueueArguments, QueueDeclaration, QueueType, check_argument,
 };
 pub use schedule::{Schedule, ScheduledSlot};
+pub use spare::{SparePlaces, SpareSource};
 pub use state::{JobState, StepState};
 pub use step::StepRun;
 pub use time::{Millis, Timestamp};

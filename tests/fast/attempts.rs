@@ -41,14 +41,14 @@ impl Told {
         let graph = Graph::new("w".to_owned(), None, vec![step]);
         let definition = Arc::new(Definition::new("w", vec![graph]));
         let id = JobId(uuid::Uuid::from_u128(7));
-        let context = Context { now: at(0), limits: &LIMITS, pauses: None };
+        let context = Context { now: at(0), limits: &LIMITS, pauses: None, spare: None };
         let origin = Origin::for_root_job(id, definition, at(0));
         let (job, Decision { recorded, .. }) = Job::create(origin, Message::default(), &context);
         Told { job, rows: vec![recorded] }
     }
 
     fn take(&mut self, second: i64, input: Input) -> Result<(), Rejected> {
-        let context = Context { now: at(second), limits: &LIMITS, pauses: None };
+        let context = Context { now: at(second), limits: &LIMITS, pauses: None, spare: None };
         let decision = self.job.handle_input(input, &context)?;
         self.rows.push(decision.recorded);
         let again = Job::recover(self.job.origin().clone(), None, self.rows.clone());

@@ -78,7 +78,8 @@ impl Live {
         let id = JobId(uuid::Uuid::from_u128(id));
         let origin = Origin::for_root_job(id, definition(), Timestamp(number));
         let message = Message::parse(format!("{{\"n\":{number}}}").as_bytes()).expect("a message");
-        let context = Context { now: Timestamp(number), limits: &LIMITS, pauses: None };
+        let context =
+            Context { now: Timestamp(number), limits: &LIMITS, pauses: None, spare: None };
         let (job, decision) = Job::create(origin.clone(), message, &context);
         let live = Live { number, job };
         let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
@@ -87,7 +88,7 @@ impl Live {
     }
 
     fn take(&mut self, input: Input) -> Record {
-        let context = Context { now: Timestamp(100), limits: &LIMITS, pauses: None };
+        let context = Context { now: Timestamp(100), limits: &LIMITS, pauses: None, spare: None };
         let decision = self.job.handle_input(input, &context).expect("taken");
         self.record(decision, None)
     }

@@ -22,7 +22,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None }
 }
 
 fn id(number: u128) -> JobId {

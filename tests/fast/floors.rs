@@ -453,7 +453,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 34] = [
+const LOCKS: [(&str, &str); 35] = [
     ("daemon/access/certificate.rs", "the certificate, which is replaced when its files change"),
     ("daemon/access/login_limiter.rs", "the addresses that have sent wrong tokens"),
     ("daemon/access/mod.rs", "the tokens, which a reload replaces"),
@@ -465,6 +465,7 @@ const LOCKS: [(&str, &str); 34] = [
     ("daemon/actors/losses.rs", "what queues have lost"),
     ("daemon/actors/pauses.rs", "which queues and workflows are paused"),
     ("daemon/actors/queue_report.rs", "the last look at all queues"),
+    ("daemon/actors/spare_places.rs", "the limits that may have places to spare"),
     ("grpc/incoming.rs", "what comes in on a call, until the call takes it"),
     ("grpc/outbound.rs", "the room of what is written next on a call"),
     (

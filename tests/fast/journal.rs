@@ -29,7 +29,7 @@ fn definition() -> Arc<Definition> {
 }
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None }
 }
 
 fn new_job(number: i64) -> (Job, Record) {

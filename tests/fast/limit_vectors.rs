@@ -117,7 +117,7 @@ impl Run {
                 let number = self.jobs.len();
                 let id = JobId(uuid::Uuid::from_u128(number as u128 + 1));
                 let origin = Origin::for_root_job(id, definition.clone(), self.now);
-                let context = Context { now: self.now, limits: &LIMITS, pauses: None };
+                let context = Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
                 let (created, decision) = Job::create(origin, message, &context);
                 self.jobs.push((job.clone(), created));
                 self.numbers.insert(id, number);
@@ -140,7 +140,7 @@ impl Run {
     }
 
     fn input(&mut self, number: usize, input: Input) {
-        let context = Context { now: self.now, limits: &LIMITS, pauses: None };
+        let context = Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
         let decision = self.jobs[number].1.handle_input(input, &context);
         self.carry_out(number, decision.expect("the job accepts it"));
     }
@@ -155,7 +155,8 @@ impl Run {
                     let step_name = job.graph().step(step).name.to_string();
                     self.sent.push((self.now.0 / MS, name.clone(), step_name));
                     // A worker has it at once.
-                    let context = Context { now: self.now, limits: &LIMITS, pauses: None };
+                    let context =
+                        Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
                     let begun = job.handle_input(Input::Begun { step, attempt }, &context);
                     let then = begun.map(|decision| decision.effects).unwrap_or_default();
                     effects.extend(then.into_iter().map(|effect| (number, effect)));
@@ -170,7 +171,8 @@ impl Run {
                         let number = self.numbers[&admission.id];
                         let (step, ticket, marks) =
                             (admission.step, admission.ticket, admission.marks);
-                        let context = Context { now: self.now, limits: &LIMITS, pauses: None };
+                        let context =
+                            Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
                         let admitted = Input::Admitted { step, ticket, marks };
                         let decision = self.jobs[number].1.handle_input(admitted, &context);
                         let decision = decision.expect("it is wanted");

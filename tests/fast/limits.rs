@@ -1,11 +1,12 @@
 //! Limits of rate and concurrency: the engine's side. A step claims places, sends its message when
 //! it is admitted, and holds its places until its attempt is settled.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use workflow_manager::engine::{
     ClaimState, Context, Decision, Definition, Demand, Effect, Entry, Expression, Graph, Input,
-    Job, JobId, JobState, LimitDefinition, Limits, Message, Millis, Operation, Origin, Rate, Reply,
-    Retry, Sender, Step, StepEntry, StepIndex, StepState, Timestamp,
+    Job, JobId, JobState, LimitDefinition, Limits, Message, Millis, Operation, Origin, Pauses,
+    Rate, Reply, Retry, Sender, SpareSource, Step, StepEntry, StepIndex, StepState, Timestamp,
 };
 
 const STEP: StepIndex = StepIndex(0);
@@ -19,7 +20,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None }
 }
 
 /// A workflow with one step, under a rate with a key.
@@ -204,4 +205,78 @@ fn a_step_that_waits_for_its_limits_for_too_long_fails_and_is_withdrawn() {
     // Once it is admitted, the bound is over.
     admit(&mut admitted, 2, 2);
     assert_eq!(admitted.next_timer(), None);
+}
+
+/// Has places of the limit "bank" to spare, and knows whether it was asked.
+#[derive(Default)]
+struct Spare(Cell<bool>);
+
+impl SpareSource for Spare {
+    fn take(&self, limit: &str) -> bool {
+        self.0.set(true);
+        limit == "bank"
+    }
+}
+
+/// Creates a job of one step under limits while there are places to spare. Returns also whether it
+/// has asked for one.
+fn create_with_spare(limits: &[LimitDefinition], pauses: Option<&Pauses>) -> (Job, Decision, bool) {
+    let names = limits.iter().map(|limit| limit.name.clone()).collect();
+    let step = Step { limits: names, timeout: Some(Millis(1_000)), ..Step::with_name("pay") };
+    let graphs = vec![Graph::new("w".to_owned(), None, vec![step])];
+    let definition = Definition { limits: limits.to_vec(), ..Definition::new("w", graphs) };
+    let origin = Origin::for_root_job(JobId::from_call(&[]), definition.into(), Timestamp(0));
+    let message = Message::parse(b"{\"customer\":1}").expect("a message");
+    let spare = Spare::default();
+    let context = Context { pauses, spare: Some(&spare), ..context(1) };
+    let (job, decision) = Job::create(origin, message, &context);
+    (job, decision, spare.0.get())
+}
+
+fn plain_limit(name: &str) -> LimitDefinition {
+    let (rate, concurrency) = (None, Some(1));
+    LimitDefinition { name: name.into(), rate, concurrency, key: None, fair: None }
+}
+
+#[test]
+fn a_step_begins_with_the_decision_that_claims_a_place_which_is_to_spare() {
+    let (mut job, decision, _) = create_with_spare(&[plain_limit("bank")], None);
+    assert!(matches!(
+        decision.recorded.entries[1..],
+        [
+            Entry::Step(STEP, StepEntry::Claimed { .. }),
+            Entry::Step(STEP, StepEntry::Started { attempt: 1, .. })
+        ]
+    ));
+    let [Effect::Dispatch { attempt: 1, .. }, Effect::Demand(STEP, Some(demand))] =
+        &decision.effects[..]
+    else {
+        panic!("{:?}", decision.effects)
+    };
+    let claim = &demand.claim;
+    assert_eq!((claim.state, claim.since), (ClaimState::Holding, Timestamp(1)));
+    assert_eq!(claim.ticket, 3, "the entry that sends the message holds the place");
+    let decision = reply(&mut job, Reply::Result("{}".into()), 5);
+    assert_eq!(only_demand(&decision), None);
+    job.assert_invariants();
+}
+
+#[test]
+fn who_claims_more_than_one_plain_place_or_is_paused_takes_none_to_spare() {
+    let parse = |text: &str| Some(Expression::parse(text).expect("an expression"));
+    let key = LimitDefinition { key: parse("job.customer"), ..plain_limit("bank") };
+    let fair = LimitDefinition { fair: parse("job.customer"), ..plain_limit("bank") };
+    let pauses = Pauses { workflows: ["w".into()].into(), ..Pauses::default() };
+    for (limits, pauses) in [
+        (&[key][..], None),
+        (&[fair], None),
+        (&[plain_limit("bank"), plain_limit("other")], None),
+        (&[plain_limit("bank")], Some(&pauses)),
+        (&[plain_limit("other")], None),
+    ] {
+        let (_, decision, has_asked) = create_with_spare(limits, pauses);
+        let claim = only_demand(&decision).expect("it waits").claim;
+        assert_eq!(claim.state, ClaimState::Waiting, "{limits:?}");
+        assert_eq!(has_asked, *limits[0].name == *"other", "{limits:?}");
+    }
 }

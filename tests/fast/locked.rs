@@ -55,7 +55,8 @@ fn definition() -> Arc<Definition> {
     Arc::new(Definition::new("w", vec![graph]))
 }
 
-const CONTEXT: Context<'static> = Context { now: Timestamp(1), limits: &LIMITS, pauses: None };
+const CONTEXT: Context<'static> =
+    Context { now: Timestamp(1), limits: &LIMITS, pauses: None, spare: None };
 
 fn new_job(number: i64) -> (Job, Record) {
     let id = JobId(uuid::Uuid::from_u128(number as u128));

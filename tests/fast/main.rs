@@ -26,6 +26,7 @@ mod floors;
 mod full_disk;
 mod fuzzed;
 mod gate;
+mod gate_spare;
 mod glossary;
 #[cfg(feature = "grpc")]
 mod grpc;

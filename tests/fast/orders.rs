@@ -162,7 +162,7 @@ fn stopped() -> (World, JobId, Vec<Dispatched>, Vec<Job>) {
 fn assert_made_up(what: &str, world: &World, parent: JobId, before: &Job) {
     let mut rebuilt = before.clone();
     for order in world.job(parent).missed_orders(before) {
-        let context = Context { now: Timestamp(1_000), limits: &LIMITS, pauses: None };
+        let context = Context { now: Timestamp(1_000), limits: &LIMITS, pauses: None, spare: None };
         rebuilt.handle_input(Input::Order(order), &context).expect("taken");
     }
     let live = world.job(before.id());

@@ -121,7 +121,7 @@ impl Live {
         let now = number * 60_000_000_000;
         let definition = Arc::new(definition.clone());
         let origin = Origin::for_root_job(id, definition, Timestamp(now));
-        let context = Context { now: Timestamp(now), limits: &LIMITS, pauses: None };
+        let context = Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None };
         let (job, decision) = Job::create(origin.clone(), Message::default(), &context);
         let mut live = Live { number, job, now, records: Vec::new() };
         live.keep(decision, Some(NewJob { origin: Arc::new(origin), root: number, parent: None }));
@@ -130,7 +130,8 @@ impl Live {
 
     fn take(&mut self, input: Input) -> &mut Live {
         self.now += 1_500_000_000;
-        let context = Context { now: Timestamp(self.now), limits: &LIMITS, pauses: None };
+        let context =
+            Context { now: Timestamp(self.now), limits: &LIMITS, pauses: None, spare: None };
         let decision = self.job.handle_input(input, &context).expect("taken");
         self.keep(decision, None);
         self
@@ -363,7 +364,7 @@ fn a_word_that_a_task_cannot_have_fails_nothing_and_is_not_told() {
         let message = Message::parse(message.as_bytes()).expect("an object");
         let origin =
             Origin::for_root_job(JobId(uuid::Uuid::from_u128(1)), definition.clone(), Timestamp(0));
-        let context = Context { now: Timestamp(0), limits: &LIMITS, pauses: None };
+        let context = Context { now: Timestamp(0), limits: &LIMITS, pauses: None, spare: None };
         let (job, _) = Job::create(origin, message, &context);
         assert_eq!((job.state(), job.status(StepIndex(0))), (JobState::Completed, status));
     }

@@ -45,7 +45,7 @@ fn options(file: &Path) -> JournalOptions {
 fn fill(file: &Path) {
     let graph = Graph::new("old".to_owned(), None, vec![Step::with_name("a")]);
     let definition = Arc::new(Definition::new("old", vec![graph]));
-    let context = Context { now: Timestamp(1), limits: &LIMITS, pauses: None };
+    let context = Context { now: Timestamp(1), limits: &LIMITS, pauses: None, spare: None };
     let mut records = Vec::new();
     for number in 1..=EXPIRED {
         let id = JobId(uuid::Uuid::from_u128(number as u128));
@@ -69,7 +69,7 @@ fn vouch(file: &Path) {
     let now = clock::now();
     let origin = Origin::for_root_job(JobId(uuid::Uuid::from_u128(u128::MAX)), definition, now);
     let message = Message::parse(b"{}").expect("a message");
-    let context = Context { now, limits: &LIMITS, pauses: None };
+    let context = Context { now, limits: &LIMITS, pauses: None, spare: None };
     let (_, begun) = Job::create(origin.clone(), message, &context);
     let number = EXPIRED + 1;
     let created = NewJob { origin: Arc::new(origin), root: number, parent: None };

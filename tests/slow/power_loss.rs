@@ -242,7 +242,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None }
 }
 
 fn new_job(number: i64, bytes: usize) -> (Job, Record) {

@@ -66,7 +66,7 @@ impl<'r> Replay<'r> {
     fn run(recorded: &'r Job, record: &'r [Recorded], definition: &Arc<Definition>) -> Job {
         let origin = Origin { definition: definition.clone(), ..recorded.origin().clone() };
         let now = origin.created;
-        let context = Context { now, limits: &LIMITS, pauses: None };
+        let context = Context { now, limits: &LIMITS, pauses: None, spare: None };
         let (job, _) = Job::create(origin, recorded.message().clone(), &context);
         let mapping = StepMapping::from_graphs(recorded.graph(), job.graph());
         let mut replay = Replay { job, mapping, now, pending: VecDeque::new() };
@@ -268,7 +268,7 @@ impl<'r> Replay<'r> {
     }
 
     fn apply_input(&mut self, input: Input) {
-        let context = Context { now: self.now, limits: &LIMITS, pauses: None };
+        let context = Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
         // A rejected input has no effect, and effects are not carried out.
         let _ = self.job.handle_input(input, &context);
         self.admit_waiting();
@@ -276,7 +276,7 @@ impl<'r> Replay<'r> {
 
     /// Admits every attempt that waits for limits: when it was admitted does not matter.
     fn admit_waiting(&mut self) {
-        let context = Context { now: self.now, limits: &LIMITS, pauses: None };
+        let context = Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
         for (step, demand) in self.job.demands() {
             if demand.claim.state == ClaimState::Waiting {
                 let ticket = demand.claim.ticket;

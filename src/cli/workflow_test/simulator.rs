@@ -546,5 +546,5 @@ fn context(now: Timestamp) -> Context<'static> {
         window: 10_000,
         window_bytes: 1 << 26,
     };
-    Context { now, limits: &LIMITS, pauses: None }
+    Context { now, limits: &LIMITS, pauses: None, spare: None }
 }

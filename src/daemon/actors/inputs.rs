@@ -8,6 +8,7 @@ use super::client_response::{
 };
 use super::completion_latch::CompletionLatch;
 use super::listed_state::{ListedState, SharedListedState};
+use super::mailbox::Mailbox;
 use super::passivation::PassivatedTree;
 use super::schedule_requests::{Backfill, BackfilledSlot, ScheduleOperation, ScheduleStatus};
 use crate::events::Event;
@@ -16,8 +17,9 @@ use bus::{
     Acknowledger, Address, AttemptEnd, Delivery, Publication, QueueDepth, QueueStatus, ServedQueues,
 };
 use engine::{
-    ChildEnd, Control, ControlKey, Definition, Demand, Gate, Input, Job, JobId, Message,
-    OperationRequest, Order, Origin, ParentItem, ScheduledSlot, StepIndex, Timestamp, TraceContext,
+    ChildEnd, Control, ControlKey, Definition, Gate, GraphIndex, Input, Job, JobId, Message,
+    OperationRequest, Order, Origin, ParentItem, ScheduledSlot, StepDemand, Timestamp,
+    TraceContext,
 };
 use journal::{
     JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredLedger, StoredOffset,
@@ -41,8 +43,10 @@ pub enum RouterInput {
     Recovered(Vec<RecoveredJob>, Vec<PassivatedTree>),
     /// A job that only waits asks to be passivated.
     Passivate(Box<PassivateRequest>),
-    /// What a step of a job wants of the gate, as of a commit.
-    Demand(Box<JobDemand>),
+    /// What a decision of a job wants of the gate, as of its commit.
+    Demand(Box<JobDemands>),
+    /// Nothing follows from the taking of a spare place of a limit, given by its full name.
+    PlaceUnused(Arc<str>),
     /// The definitions were replaced, and limits with them.
     LimitsChanged,
     /// A change of what operators have changed, as of a commit.
@@ -436,8 +440,8 @@ pub enum Outgoing {
     StartChild(Box<NewChild>),
     /// Gives an order to a child job.
     OrderChild(ChildOrder),
-    /// Tells the gate what a step wants of it.
-    Demand(Box<JobDemand>),
+    /// Tells the gate what the job wants of it.
+    Demand(Box<JobDemands>),
     /// Reports the end of a child job to its parent.
     NotifyParent(ParentItem, ChildEnd),
     /// Sends the response to a client.
@@ -456,20 +460,50 @@ pub enum Outgoing {
     List(SharedListedState, ListedState),
 }
 
-/// What a step of a job wants of the gate.
-pub struct JobDemand {
+/// What a decision of a job wants of the gate.
+pub struct JobDemands {
     /// The job's id.
     pub id: JobId,
     /// The job's number.
     pub number: JobNumber,
     /// The definition that the job runs.
     pub definition: Arc<Definition>,
-    /// The step.
-    pub step: StepIndex,
-    /// The queue to which it sends its messages; `None`: it sends none.
-    pub address: Option<Address>,
-    /// What it wants from now on; `None`: nothing.
-    pub demand: Option<Demand>,
+    /// The graph of the definition that it runs.
+    pub graph: GraphIndex,
+    /// What the job and its steps want, as far as that has changed.
+    pub demands: Vec<StepDemand>,
+    /// The spare places that the decision has taken. Those among them that steps still want are
+    /// also in the demands.
+    pub taken: Vec<TakenPlace>,
+}
+
+/// A spare place that a decision has taken. If it is dropped before the gate knows what became of
+/// it, the decision has come to nothing, and the gate is told that the place is free.
+pub struct TakenPlace {
+    limit: Arc<str>,
+    /// `None`: the gate knows it.
+    router: Option<Mailbox<RouterInput>>,
+}
+
+impl TakenPlace {
+    /// Creates what stands for a place of a limit, given by its full name.
+    pub(super) fn new(limit: Arc<str>, router: Mailbox<RouterInput>) -> TakenPlace {
+        TakenPlace { limit, router: Some(router) }
+    }
+
+    /// Returns the full name of the limit, for the gate.
+    pub(super) fn settle(mut self) -> Arc<str> {
+        self.router = None;
+        self.limit.clone()
+    }
+}
+
+impl Drop for TakenPlace {
+    fn drop(&mut self) {
+        if let Some(router) = self.router.take() {
+            router.send(RouterInput::PlaceUnused(self.limit.clone()));
+        }
+    }
 }
 
 /// A change of what operators have changed for a time.

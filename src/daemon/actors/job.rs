@@ -13,6 +13,7 @@
 //! | `bulk_requests`, `waiting_since` | requests to every job: redispatch, waiting steps |
 //! | `buses` | which steps wait on which bus, and what follows from a missing queue |
 //! | `withdrawals` | the withdrawal of messages whose attempts have ended |
+//! | `demands` | what a decision wants of the gate |
 //! | `timer` | the timer for what is due next |
 //! | `notifications` | the events and notices of a decision |
 //! | `reporting` | the metrics and log lines of a decision |
@@ -29,6 +30,7 @@
 
 mod bulk_requests;
 mod buses;
+mod demands;
 mod env;
 mod lifecycle;
 mod notifications;
@@ -48,20 +50,21 @@ use super::child_budget::ChildPermits;
 use super::client_response::{ClientResponse, OperationResponse, RequestError, ResponseSender};
 use super::due_timer::DueTimer;
 use super::inputs::{
-    Append, ChildOrder, Inspection, JobDemand, JobInput, JournalInput, NewChild, Outgoing,
-    PassivateRequest, RouterInput, SupervisorInput,
+    Append, ChildOrder, Inspection, JobInput, JournalInput, NewChild, Outgoing, PassivateRequest,
+    RouterInput, SupervisorInput, TakenPlace,
 };
 use super::listed_state::{ListedState, SharedListedState};
 use super::mailbox::{Envelope, MailboxActor};
 use super::memory::{MemoryShare, job_bytes};
 use super::messages::{job_end_message, step_message};
 use super::reply_log::LoggedReply;
+use super::spare_places::DecisionSpare;
 use actix::{Actor, ActorContext, Handler};
 use base::clock::SteadyClock;
 use base::faults;
 use engine::{
     CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Limits, RateMark,
-    Rejected, Reply, StepEntry, StepIndex, Timestamp,
+    Rejected, Reply, StepDemand, StepEntry, Timestamp,
 };
 use journal::{JobNumber, NewJob, Record};
 use lifecycle::Lifecycle;
@@ -284,14 +287,19 @@ impl JobActor {
         let Some(job) = self.lifecycle.job_mut() else { return };
         self.previous_end = job.ended().map(|ended| (ended, job.state()));
         let pauses = env.pauses.current();
-        let context = Context { now, limits: &limits, pauses: pauses.as_deref() };
+        let spare = DecisionSpare::new(&env.spare_places, &env.router);
+        let context =
+            Context { now, limits: &limits, pauses: pauses.as_deref(), spare: Some(&spare) };
         let marks =
             if let Input::Admitted { marks, .. } = &input { marks.clone() } else { Vec::new() };
         let logged_reply = LoggedReply::from_input(&input);
         let is_result = matches!(&input, Input::Reply { reply: Reply::Result(_), .. });
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            hit_failpoint(&input);
-            env.rules.handle_input(job, input, &context)
+            let comes_again = matches!(input, Input::Reply { .. } | Input::ChildEnded { .. });
+            hit_failpoint("job::take", comes_again);
+            let decided = env.rules.handle_input(job, input, &context);
+            hit_failpoint("job::taken", comes_again && spare.has_taken());
+            decided
         }));
         match outcome {
             Ok(Ok(decision)) => {
@@ -304,7 +312,7 @@ impl JobActor {
                         Ok(OperationResponse::from_job(job, step.as_deref())),
                     ))
                 }));
-                self.append_with_marks(decision, None, outgoing, marks);
+                self.append(decision, None, outgoing, (marks, spare.into_taken()));
             }
             Ok(Err(rejected)) => {
                 outgoing.extend(operation.map(|PendingOperation { response, .. }| {
@@ -374,19 +382,14 @@ impl JobActor {
     }
 
     /// Sends a decision to the journal, and reports it. `outgoing` is sent after the commit, before
-    /// the effects of the decision.
-    fn append(&mut self, decision: Decision, new_job: Option<NewJob>, outgoing: Vec<Outgoing>) {
-        self.append_with_marks(decision, new_job, outgoing, Vec::new());
-    }
-
-    /// Sends a decision to the journal as [`append`](Self::append) does, and `marks`: how far the
-    /// rates of limits are used up with it.
-    fn append_with_marks(
+    /// the effects of the decision. `marks`: how far the rates of limits are used up with it.
+    /// `taken`: the spare places that it has taken.
+    fn append(
         &mut self,
         mut decision: Decision,
         new_job: Option<NewJob>,
         mut outgoing: Vec<Outgoing>,
-        marks: Vec<RateMark>,
+        (marks, taken): (Vec<RateMark>, Vec<TakenPlace>),
     ) {
         let now = decision.recorded.at;
         self.report_decision(&decision.recorded);
@@ -402,8 +405,10 @@ impl JobActor {
             [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun)
                 | Entry::Caller(CallerEntry::Answered(_))]
         );
-        let effects = std::mem::take(&mut decision.effects).into_iter();
-        outgoing.extend(effects.filter_map(|effect| self.to_outgoing(effect, now)));
+        let mut effects = std::mem::take(&mut decision.effects);
+        let demands = take_demands(&mut effects);
+        outgoing.extend(effects.into_iter().filter_map(|effect| self.to_outgoing(effect, now)));
+        outgoing.extend(self.demands_outgoing(demands, taken));
         outgoing.extend(self.withdrawals(&decision.recorded));
         let stop_after = if decision.closed { self.begin_stop() } else { None };
         let (notifications, notice) = self.notifications(&decision.recorded);
@@ -459,16 +464,9 @@ impl JobActor {
                 parent: self.number,
                 order,
             }),
-            Effect::Demand(step, demand) => Outgoing::Demand(Box::new(JobDemand {
-                id: self.id,
-                number: self.number,
-                definition: job.definition().clone(),
-                step,
-                address: (step != StepIndex::JOB)
-                    .then(|| job.graph().step(step))
-                    .and_then(|step| self.env.buses.find_address(job.definition(), step)),
-                demand,
-            })),
+            Effect::Demand(step, demand) => {
+                self.demands_outgoing(vec![(step, demand)], Vec::new())?
+            }
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
                 let bus = self.env.buses.bus_of_caller(job.definition(), job.caller(caller)?);
@@ -492,12 +490,22 @@ fn set_failure(decision: &Decision, outgoing: &mut [Outgoing]) {
     }
 }
 
-/// Lets tests make a job panic when it handles a reply or the end of a child job.
-fn hit_failpoint(input: &Input) {
-    if matches!(input, Input::Reply { .. } | Input::ChildEnded { .. })
-        && faults::hit("job::take").is_some()
+/// Takes the demands out of the effects of a decision.
+fn take_demands(effects: &mut Vec<Effect>) -> Vec<StepDemand> {
+    let mut demands = Vec::new();
+    while let Some(Effect::Demand(step, demand)) =
+        effects.pop_if(|effect| matches!(effect, Effect::Demand(..)))
     {
-        panic!("failpoint job::take");
+        demands.push((step, demand));
+    }
+    demands.reverse();
+    demands
+}
+
+/// Lets tests make a job panic at a point where its input is not lost.
+fn hit_failpoint(point: &'static str, comes_again: bool) {
+    if comes_again && faults::hit(point).is_some() {
+        panic!("failpoint {point}");
     }
 }
 

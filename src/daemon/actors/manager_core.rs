@@ -13,6 +13,7 @@ use super::memory::{JobMemory, MemoryGauges};
 use super::pauses::CurrentPauses;
 use super::routes::Routes;
 use super::rules::Rules;
+use super::spare_places::SpareTable;
 use crate::events::{EventHub, Webhook};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -64,6 +65,8 @@ pub struct ManagerCore {
     pub routes: Routes,
     /// The queues and workflows that are paused. Only the router changes them.
     pub pauses: Arc<CurrentPauses>,
+    /// The spare places of limits. Only the router adds limits.
+    pub spare_places: Arc<SpareTable>,
     /// The registry of buses.
     pub buses: Arc<Buses>,
     /// The lease queues of embedded buses.
@@ -124,6 +127,7 @@ impl ManagerCore {
             fatal,
             routes,
             pauses: Arc::default(),
+            spare_places: Arc::default(),
             buses: Arc::new(Buses::new(&settings)),
             lease_queues,
             metrics,

@@ -10,7 +10,7 @@
 //! | | [`passivation`], [`schedule_requests`], [`inputs`] |
 //! | shared state: definitions, health, losses, the route table, buses | [`log_limiter`], |
 //! | | [`fatal`], [`loaded_definitions`], `losses`, [`queue_report`], [`health`], |
-//! | | [`child_budget`], [`routes`], [`buses`], [`pauses`] |
+//! | | [`child_budget`], [`routes`], [`buses`], [`pauses`], [`spare_places`] |
 //! | the state from which the environment (`…Env`) of each actor is made | [`mailboxes`], |
 //! | | [`manager_core`] |
 //! | what is sent after a commit | [`messages`], [`outbox`], `call_check` |
@@ -74,5 +74,6 @@ pub mod routes;
 pub mod rules;
 pub mod schedule_requests;
 pub mod scheduler;
+pub mod spare_places;
 pub mod standby_watch;
 pub mod supervisor;

@@ -62,7 +62,7 @@ impl Router {
         numbers: JobNumbers,
         (marks, controls): (Vec<RateMark>, Vec<Control>),
     ) -> Router {
-        let gate = GateKeeper::new(marks, controls, env.limits.keys_max);
+        let gate = GateKeeper::new(marks, controls, env.limits.keys_max, env.spare_places.clone());
         env.pauses.replace(gate.pauses(&env.buses));
         Router {
             env: Arc::new(env),
@@ -91,7 +91,8 @@ impl Router {
                 self.displace_everywhere();
                 self.advance_gate(ctx);
             }
-            RouterInput::Demand(demand) => self.handle_demand(*demand, ctx),
+            RouterInput::Demand(demands) => self.handle_demands(*demands, ctx),
+            RouterInput::PlaceUnused(limit) => self.settle_unused(&limit, ctx),
             RouterInput::LimitsChanged => self.reload_limits(ctx),
             RouterInput::ChangeControl(change) => self.change_control(*change, ctx),
             // An error means that the receiver was dropped.

@@ -2,6 +2,7 @@
 
 use super::class::{Park, SlotKey};
 use crate::limit::{LimitSetting, Rate};
+use crate::spare::SparePlaces;
 use crate::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,6 +20,27 @@ pub(super) struct Limit {
     pub(super) places: BTreeSet<usize>,
     /// How many of its keys are in use: a class has them.
     pub(super) keys_used: usize,
+    /// The place without a key, if there is one.
+    pub(super) open_place: Option<usize>,
+    /// The places that are handed out in advance, of the place without a key.
+    pub(super) spare: Arc<SparePlaces>,
+    /// How many were handed out, and not taken back or settled.
+    pub(super) lent: u32,
+}
+
+impl Limit {
+    /// Creates a limit that nobody uses.
+    pub(super) fn new(name: Arc<str>) -> Limit {
+        Limit {
+            name,
+            setting: LimitSetting::default(),
+            places: BTreeSet::new(),
+            keys_used: 0,
+            open_place: None,
+            spare: Arc::default(),
+            lent: 0,
+        }
+    }
 }
 
 /// A limit with a key.

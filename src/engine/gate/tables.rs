@@ -5,10 +5,8 @@ use super::Gate;
 use super::class::{Class, ClassKey, Park};
 use super::place::{Limit, Place};
 use super::sorted::SortedSet;
-use crate::limit::LimitSetting;
 use crate::time::Timestamp;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Gate {
@@ -21,8 +19,7 @@ impl Gate {
         if let Some(index) = self.limit_indices.get(name) {
             return *index;
         }
-        let (setting, places) = (LimitSetting::default(), BTreeSet::new());
-        self.limits.push(Limit { name: name.clone(), setting, places, keys_used: 0 });
+        self.limits.push(Limit::new(name.clone()));
         self.limit_indices.insert(name.clone(), self.limits.len() - 1);
         self.limits.len() - 1
     }
@@ -45,6 +42,9 @@ impl Gate {
             }
         };
         self.limits[limit].places.insert(index);
+        if key.is_empty() {
+            self.limits[limit].open_place = Some(index);
+        }
         self.place_indices.insert(place_key, index);
         index
     }
@@ -61,6 +61,9 @@ impl Gate {
         }
         let Some(place) = self.places[index].take() else { return };
         self.limits[place.limit].places.remove(&index);
+        if place.key.is_empty() {
+            self.limits[place.limit].open_place = None;
+        }
         self.place_indices.remove(&(place.limit, place.key));
         self.free_places.push(index);
     }

@@ -124,11 +124,12 @@ impl Gate {
 
     fn count_limit(&self, index: usize) -> LimitCount {
         let limit = &self.limits[index];
+        let taken = limit.unsettled() as usize;
         let outside = self.lobby.count(index);
         let places = || limit.places.iter().filter_map(|index| self.places[*index].as_ref());
         LimitCount {
             name: limit.name.clone(),
-            held: places().map(|place| place.held as usize).sum(),
+            held: taken + places().map(|place| place.held as usize).sum::<usize>(),
             waiting: outside + places().map(|place| place.waiting).sum::<usize>(),
         }
     }
@@ -178,8 +179,10 @@ impl Gate {
 
     /// Returns how many hold a place. `limit`: its full name. `key`: empty if it has none.
     pub fn held(&self, limit: &str, key: &str) -> u32 {
+        let Some(limit_index) = self.limit_indices.get(limit) else { return 0 };
+        let taken = if key.is_empty() { self.limits[*limit_index].unsettled() } else { 0 };
         let place = self.find_place(limit, key).and_then(|index| self.places[index].as_ref());
-        place.map_or(0, |place| place.held)
+        taken + place.map_or(0, |place| place.held)
     }
 
     /// Returns a job that holds a place, or a step of which does; `None`: nobody holds it.
@@ -199,7 +202,8 @@ impl Gate {
         let place = self.places[index].as_ref()?;
         let rate = self.limits[place.limit].setting.rate;
         let next = rate.map(|rate| place.sending_time(&rate, 0)).filter(|time| *time > now);
-        let (key, held, waiting) = (place.key.clone(), place.held, place.waiting);
+        let taken = if place.key.is_empty() { self.limits[place.limit].unsettled() } else { 0 };
+        let (key, held, waiting) = (place.key.clone(), place.held + taken, place.waiting);
         Some(PlaceView { key, held, waiting, next })
     }
 }

@@ -8,11 +8,11 @@ use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use workflow_manager::actors::inputs::{JobDemand, JournalInput, RouterInput};
+use workflow_manager::actors::inputs::{JobDemands, JournalInput, RouterInput};
 use workflow_manager::actors::mailboxes::Mailboxes;
 use workflow_manager::engine::{
     ClaimState, Definition, Expression, Graph, Job, JobId, JobState, LimitDefinition, Millis, Rate,
-    Step, StepIndex, StepState, Timestamp,
+    Step, StepDemand, StepIndex, StepState, Timestamp,
 };
 use workflow_manager::journal::{JobNumber, RecoveredJob};
 use workflow_manager::telemetry::Metrics;
@@ -105,7 +105,8 @@ pub(super) struct LimitWatch {
     limits: BTreeMap<Arc<str>, LimitDefinition>,
     holders: BTreeMap<Holder, Vec<Place>>,
     waiting: BTreeMap<Holder, Waiter>,
-    dispatches: BTreeMap<Holder, u64>,
+    /// The last dispatch of each step, and of which attempt it was.
+    dispatches: BTreeMap<Holder, (u64, u32)>,
     sent: BTreeMap<Place, Vec<i64>>,
     /// Who was overtaken, and when.
     overtaken: BTreeMap<Holder, (JobId, i64)>,
@@ -172,11 +173,20 @@ impl LimitWatch {
             let run = job.step(step);
             let holder = (number, step.0);
             let is_alive = matches!(job.state(), JobState::Running | JobState::Paused);
-            let known = self.dispatches.insert(holder, run.dispatch).unwrap_or_default();
+            let sent = (run.dispatch, run.attempt);
+            let known = self.dispatches.insert(holder, sent).unwrap_or_default();
             // Of a step that is rerun nothing was sent yet.
-            if known != run.dispatch && run.dispatch > 0 {
+            if known.0 != run.dispatch && run.dispatch > 0 {
                 self.admitted += 1;
-                self.note_sent(holder, &places, decided_ns)?;
+                let class = (places.clone(), fair);
+                let since = Timestamp(decided_ns);
+                let sender = Waiter { id: job.id(), class, since, jumps };
+                self.note_sent(&sender)?;
+                // What is sent again waits for no place, and who took a spare one has not waited.
+                if known.1 != run.attempt {
+                    let admitted = self.waiting.get(&holder).cloned().unwrap_or(sender);
+                    self.note_overtaken(&admitted, decided_ns);
+                }
             }
             self.holders.remove(&holder);
             if is_alive && run.state == StepState::Running && run.has_active_attempt() {
@@ -216,12 +226,13 @@ impl LimitWatch {
         Ok(())
     }
 
-    /// Takes that a message is sent.
-    fn note_sent(&mut self, holder: Holder, places: &[Place], now_ns: i64) -> Result<(), String> {
+    /// Takes that a message is sent. `sender`: as if it had begun to wait when that was decided.
+    fn note_sent(&mut self, sender: &Waiter) -> Result<(), String> {
+        let now_ns = sender.since.0;
         // What was admitted before that time may be decided after it.
         let known_since_ns = self.known_since_ns;
         let is_counted = known_since_ns == 0 || now_ns > known_since_ns + DECISION_LAG_NS;
-        for place in places.iter().filter(|_| is_counted) {
+        for place in sender.class.0.iter().filter(|_| is_counted) {
             let Some(rate) = self.limits.get(&place.0).and_then(|limit| limit.rate) else {
                 continue;
             };
@@ -236,19 +247,21 @@ impl LimitWatch {
                 }
             }
         }
-        if let Some(admitted) = self.waiting.get(&holder).cloned() {
-            let before = self.waiting.iter().filter(|(_, other)| {
-                other.class == admitted.class
-                    && other.jumps == admitted.jumps
-                    && other.since < admitted.since
-            });
-            let before: Vec<(Holder, JobId)> =
-                before.map(|(holder, waiter)| (*holder, waiter.id)).collect();
-            for (other, id) in before {
-                self.overtaken.entry(other).or_insert((id, now_ns));
-            }
-        }
         Ok(())
+    }
+
+    /// Takes that an attempt begins: whoever began to wait before it is overtaken.
+    fn note_overtaken(&mut self, admitted: &Waiter, now_ns: i64) {
+        let before = self.waiting.iter().filter(|(_, other)| {
+            other.class == admitted.class
+                && other.jumps == admitted.jumps
+                && other.since < admitted.since
+        });
+        let before: Vec<(Holder, JobId)> =
+            before.map(|(holder, waiter)| (*holder, waiter.id)).collect();
+        for (other, id) in before {
+            self.overtaken.entry(other).or_insert((id, now_ns));
+        }
     }
 
     /// Returns who was overtaken long ago and still waits. `waits`: whether a step of a job does,
@@ -280,7 +293,7 @@ impl LimitWatch {
 
 thread_local! {
     /// What the jobs of a start hold, once more.
-    static COUNTED_TWICE: RefCell<Vec<JobDemand>> = const { RefCell::new(Vec::new()) };
+    static COUNTED_TWICE: RefCell<Vec<JobDemands>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Has what a job from the journal holds counted once more, under steps that nobody has.
@@ -288,13 +301,14 @@ pub(super) fn count_twice(recovered: &RecoveredJob) {
     let job = &recovered.job;
     let held = job.demands_at_start().into_iter().filter(|(_, demand)| demand.holds());
     for (step, demand) in held {
-        let counted = JobDemand {
+        let counted = (StepIndex(step.0 + 1_000), Some(demand.without_resending()));
+        let counted = JobDemands {
             id: job.id(),
             number: recovered.number,
             definition: job.definition().clone(),
-            step: StepIndex(step.0 + 1_000),
-            address: None,
-            demand: Some(demand.without_resending()),
+            graph: job.origin().graph,
+            demands: vec![counted],
+            taken: Vec::new(),
         };
         COUNTED_TWICE.with(|all| all.borrow_mut().push(counted));
     }
@@ -315,20 +329,20 @@ pub(super) fn wrong_gate(bug: &str, mailboxes: &Mailboxes, metrics: &Metrics) ->
         });
         return Some(Mailboxes { journal, ..mailboxes });
     }
-    let change: fn(&mut JobDemand) -> bool = match bug {
+    let change: fn(&mut StepDemand) -> bool = match bug {
         "a place counted twice after a restart" => |_| true,
-        "the newest waiter first" => |demand| {
-            if let Some(wanted) = &mut demand.demand {
+        "the newest waiter first" => |(_, demand)| {
+            if let Some(wanted) = demand {
                 wanted.claim.since = Timestamp(i64::MAX - wanted.claim.since.0);
             }
             true
         },
-        "a key that starves" => |demand| {
-            let claimed = demand.demand.iter().flat_map(|wanted| wanted.claim.places.iter());
+        "a key that starves" => |(_, demand)| {
+            let claimed = demand.iter().flat_map(|wanted| wanted.claim.places.iter());
             !claimed.into_iter().any(|place| place.key.as_deref() == Some("without"))
         },
-        "half of several places held" => |demand| {
-            if let Some(wanted) = &mut demand.demand {
+        "half of several places held" => |(_, demand)| {
+            if let Some(wanted) = demand {
                 wanted.claim.places = wanted.claim.places.iter().take(1).cloned().collect();
             }
             true
@@ -340,9 +354,10 @@ pub(super) fn wrong_gate(bug: &str, mailboxes: &Mailboxes, metrics: &Metrics) ->
         for counted in COUNTED_TWICE.with(RefCell::take) {
             gate.send(RouterInput::Demand(counted.into()));
         }
-        let is_lost =
-            if let RouterInput::Demand(demand) = &mut input { !change(demand) } else { false };
-        (!is_lost).then_some(input)
+        if let RouterInput::Demand(told) = &mut input {
+            told.demands.retain_mut(change);
+        }
+        Some(input)
     });
     Some(Mailboxes { router, ..mailboxes })
 }

@@ -108,7 +108,7 @@ macro_rules! journal_rules {
 const FIRST: StepIndex = StepIndex(0);
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None }
 }
 
 /// Step `b` after step `a`.

@@ -133,7 +133,8 @@ impl World {
     pub fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
         self.now += 1;
         let Some(recorded) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
-        let context = Context { now: Timestamp(self.now), limits: &self.limits, pauses: None };
+        let context =
+            Context { now: Timestamp(self.now), limits: &self.limits, pauses: None, spare: None };
         let decision = recorded.job.handle_input(input, &context)?;
         self.apply(id, decision);
         Ok(())
@@ -149,7 +150,8 @@ impl World {
                 .expect("the parent tries another id");
             return;
         }
-        let context = Context { now: Timestamp(self.now), limits: &self.limits, pauses: None };
+        let context =
+            Context { now: Timestamp(self.now), limits: &self.limits, pauses: None, spare: None };
         let (job, decision) = Job::create(origin, message, &context);
         self.jobs.insert(id, RecordedJob { job, record: Vec::new() });
         self.apply(id, decision);

@@ -13,6 +13,7 @@ use crate::actors::memory::JobMemory;
 use crate::actors::outbox::Outbox;
 use crate::actors::pauses::CurrentPauses;
 use crate::actors::rules::Rules;
+use crate::actors::spare_places::SpareTable;
 use crate::events::EventHub;
 use crate::settings::EventSettings;
 use crate::telemetry::Metrics;
@@ -33,6 +34,7 @@ pub(in crate::actors) struct JobEnv {
     pub(super) rules: Arc<dyn Rules>,
     pub(super) limits: Limits,
     pub(super) pauses: Arc<CurrentPauses>,
+    pub(super) spare_places: Arc<SpareTable>,
     pub(super) memory: Arc<JobMemory>,
     pub(super) child_budget: Arc<ChildBudget>,
     pub(super) event_hub: Arc<EventHub>,
@@ -67,6 +69,7 @@ impl JobEnv {
             rules: core.rules.clone(),
             limits: core.limits,
             pauses: core.pauses.clone(),
+            spare_places: core.spare_places.clone(),
             memory: core.memory.clone(),
             child_budget: core.child_budget.clone(),
             event_hub: core.event_hub.clone(),

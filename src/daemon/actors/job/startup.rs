@@ -6,6 +6,7 @@ use super::lifecycle::Lifecycle;
 use super::spawn::JobStart;
 use crate::actors::call_check::{CallRefusal, RefusedCall};
 use crate::actors::inputs::{ANY_ROUND, JobInput, Outgoing, RouterInput, StopRequest};
+use crate::actors::spare_places::DecisionSpare;
 use engine::{
     Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepIndex,
 };
@@ -20,7 +21,14 @@ impl JobActor {
         match start {
             JobStart::New { origin, message, caller, outgoing } => {
                 let (limits, pauses) = (self.limits(), self.env.pauses.current());
-                let context = Context { now, limits: &limits, pauses: pauses.as_deref() };
+                let env = self.env.clone();
+                let spare = DecisionSpare::new(&env.spare_places, &env.router);
+                let context = Context {
+                    now,
+                    limits: &limits,
+                    pauses: pauses.as_deref(),
+                    spare: Some(&spare),
+                };
                 let (job_origin, job_caller) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
                     Job::create_for_caller(job_origin, message, job_caller, &context)
@@ -29,7 +37,8 @@ impl JobActor {
                 };
                 self.lifecycle = Lifecycle::Running(job);
                 let new_job = NewJob { origin, root: self.root, parent: self.parent };
-                self.append(decision, Some(new_job), outgoing);
+                let taken = spare.into_taken();
+                self.append(decision, Some(new_job), outgoing, (Vec::new(), taken));
             }
             JobStart::Recovered { job, effects } => self.resume(*job, effects),
         }

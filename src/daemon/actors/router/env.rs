@@ -14,6 +14,7 @@ use crate::actors::memory::JobMemory;
 use crate::actors::outbox::Outbox;
 use crate::actors::pauses::CurrentPauses;
 use crate::actors::routes::Routes;
+use crate::actors::spare_places::SpareTable;
 use crate::settings::LimitSettings;
 use crate::telemetry::Metrics;
 use actix::ArbiterHandle;
@@ -32,6 +33,7 @@ pub(in crate::actors) struct RouterEnv {
     pub(super) routes: Routes,
     pub(super) buses: Arc<Buses>,
     pub(super) pauses: Arc<CurrentPauses>,
+    pub(super) spare_places: Arc<SpareTable>,
     pub(super) definitions: Arc<LoadedDefinitions>,
     pub(super) health: Arc<Health>,
     pub(super) memory: Arc<JobMemory>,
@@ -66,6 +68,7 @@ impl RouterEnv {
             routes: core.routes.clone(),
             buses: core.buses.clone(),
             pauses: core.pauses.clone(),
+            spare_places: core.spare_places.clone(),
             definitions: core.definitions.clone(),
             health: core.health.clone(),
             memory: core.memory.clone(),

@@ -2,7 +2,7 @@
 //! the jobs. The rules are those of [`engine::gate`].
 
 use super::Router;
-use crate::actors::inputs::{ControlChange, JobDemand, JobInput};
+use crate::actors::inputs::{ControlChange, JobDemands, JobInput};
 use crate::actors::passivation::PassivatedTree;
 use actix::{AsyncContext, Context};
 use engine::{Admission, Input, StepIndex};
@@ -60,15 +60,27 @@ impl Router {
         }
     }
 
-    /// Takes what a job, or a step of it, wants.
-    pub(super) fn handle_demand(&mut self, demand: JobDemand, ctx: &mut Context<Self>) {
+    /// Takes what a decision of a job wants.
+    pub(super) fn handle_demands(&mut self, demands: JobDemands, ctx: &mut Context<Self>) {
+        let JobDemands { id, number, definition, graph, demands, taken } = demands;
         self.load_limits();
-        self.gate.configure(&demand.definition, false);
-        if demand.step == StepIndex::JOB {
-            return self.handle_job_demand(demand, ctx);
+        self.gate.configure_of_job(&definition);
+        // Nobody is admitted to what was taken before the demands of it are told.
+        taken.into_iter().for_each(|place| self.gate.gate.settle(&place.settle()));
+        for (step, demand) in demands {
+            if step == StepIndex::JOB {
+                self.handle_job_demand((number, id), &definition, demand.as_ref());
+            } else {
+                let (step, place) = ((number, id, step), (&definition, graph));
+                self.gate.demand_of_job(step, place, demand.as_ref(), &self.env.buses);
+            }
         }
-        let JobDemand { id, number, definition, step, address, demand } = demand;
-        self.gate.demand((number, id, step), &definition, address, demand.as_ref());
+        self.advance_gate(ctx);
+    }
+
+    /// Takes that nothing follows from the taking of a spare place.
+    pub(super) fn settle_unused(&mut self, limit: &str, ctx: &mut Context<Self>) {
+        self.gate.gate.settle(limit);
         self.advance_gate(ctx);
     }
 

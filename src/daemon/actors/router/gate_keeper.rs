@@ -3,11 +3,12 @@
 use crate::actors::buses::Buses;
 use crate::actors::due_timer::DueTimer;
 use crate::actors::inputs::Definitions;
+use crate::actors::spare_places::SpareTable;
 use base::clock::SteadyClock;
 use bus::Address;
 use engine::{
-    Control, ControlKey, ControlKind, Definition, Demand, EntranceId, Gate, JobId, LimitSetting,
-    PausedQueue, Pauses, RateMark, StepIndex, Timestamp,
+    Control, ControlKey, ControlKind, Definition, Demand, EntranceId, Gate, GraphIndex, JobId,
+    LimitSetting, PausedQueue, Pauses, RateMark, StepIndex, Timestamp,
 };
 use journal::JobNumber;
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +26,10 @@ pub(super) struct GateKeeper {
     pub(super) marks: Vec<RateMark>,
     /// What the limits allow by their definitions, by their full names.
     settings: HashMap<Arc<str>, LimitSetting>,
+    /// The definition of a job whose limits were set last.
+    configured: Option<ConfiguredDefinition>,
+    /// Where jobs find what places limits have to spare.
+    spare_places: Arc<SpareTable>,
     /// What operators have changed.
     controls: BTreeMap<ControlKey, Control>,
     /// By virtual host, what was used of it.
@@ -40,6 +45,13 @@ struct VhostNames {
     limits: HashMap<Arc<str>, Arc<str>>,
     /// By the name of the workflow, then by the queue.
     entrances: HashMap<String, HashMap<Option<Address>, EntranceId>>,
+}
+
+/// The definition of a job whose limits are set.
+struct ConfiguredDefinition {
+    definition: Arc<Definition>,
+    /// The entrances of steps that were used, so that they are not searched by their names.
+    entrances: HashMap<(GraphIndex, StepIndex), EntranceId>,
 }
 
 /// What the steps of a workflow with one queue share, so that both can be paused.
@@ -66,7 +78,13 @@ impl Entrance {
 impl GateKeeper {
     /// Creates the gate. `marks`: how far rates were used up before the start. `controls`: what
     /// operators have changed. `keys_max`: how many keys of a limit may be in use at once.
-    pub(super) fn new(marks: Vec<RateMark>, controls: Vec<Control>, keys_max: usize) -> GateKeeper {
+    /// `spare_places`: where jobs find the places to spare.
+    pub(super) fn new(
+        marks: Vec<RateMark>,
+        controls: Vec<Control>,
+        keys_max: usize,
+        spare_places: Arc<SpareTable>,
+    ) -> GateKeeper {
         GateKeeper {
             gate: Gate::with_keys_max(keys_max),
             clock: SteadyClock::start(),
@@ -74,6 +92,8 @@ impl GateKeeper {
             definitions: None,
             marks,
             settings: HashMap::new(),
+            configured: None,
+            spare_places,
             controls: controls.into_iter().map(|control| (control.key.clone(), control)).collect(),
             vhosts: HashMap::new(),
             entrances: Vec::new(),
@@ -91,9 +111,22 @@ impl GateKeeper {
         for limit in &definition.limits {
             let name = self.full_limit_name(definition, &limit.name);
             if is_loaded || !self.settings.contains_key(&name) {
-                self.settings.insert(name.clone(), limit.setting());
+                if self.settings.insert(name.clone(), limit.setting()).is_none() {
+                    self.spare_places.add(name.clone(), self.gate.spare_places(&name));
+                }
                 self.gate.configure(&name, self.controlled(&name, limit.setting()));
             }
+        }
+    }
+
+    /// Sets what the limits of the definition of a job allow, as [`configure`](Self::configure)
+    /// does. What a definition that is not loaded says counts once.
+    pub(super) fn configure_of_job(&mut self, definition: &Arc<Definition>) {
+        let is_known = |known: &ConfiguredDefinition| Arc::ptr_eq(&known.definition, definition);
+        if !self.configured.as_ref().is_some_and(is_known) {
+            self.configure(definition, false);
+            let (definition, entrances) = (definition.clone(), HashMap::new());
+            self.configured = Some(ConfiguredDefinition { definition, entrances });
         }
     }
 
@@ -112,7 +145,7 @@ impl GateKeeper {
     /// sends its messages, if it does.
     pub(super) fn demand(
         &mut self,
-        (number, id, step): (JobNumber, JobId, StepIndex),
+        step: (JobNumber, JobId, StepIndex),
         definition: &Definition,
         address: Option<Address>,
         demand: Option<&Demand>,
@@ -121,12 +154,52 @@ impl GateKeeper {
             Some(_) => self.entrance(definition, address),
             None => EntranceId::default(),
         };
+        self.demand_through(entrance, step, definition, demand);
+    }
+
+    /// Takes what a step wants of the gate, as [`demand`](Self::demand) does, by the graph that its
+    /// job runs. The limits of the definition are set
+    /// ([`configure_of_job`](Self::configure_of_job)).
+    pub(super) fn demand_of_job(
+        &mut self,
+        step: (JobNumber, JobId, StepIndex),
+        (definition, graph): (&Arc<Definition>, GraphIndex),
+        demand: Option<&Demand>,
+        buses: &Buses,
+    ) {
+        let place = (graph, step.2);
+        let configured = self.configured.as_ref();
+        let known = configured.and_then(|known| known.entrances.get(&place).copied());
+        let entrance = match (demand, known) {
+            (None, _) => EntranceId::default(),
+            (Some(_), Some(entrance)) => entrance,
+            (Some(_), None) => {
+                let graph = definition.graphs.get(usize::from(graph));
+                let step = graph.and_then(|graph| graph.steps.get(step.2.as_usize()));
+                let address = step.and_then(|step| buses.find_address(definition, step));
+                let entrance = self.entrance(definition, address);
+                if let Some(known) = &mut self.configured {
+                    known.entrances.insert(place, entrance);
+                }
+                entrance
+            }
+        };
+        self.demand_through(entrance, step, definition, demand);
+    }
+
+    fn demand_through(
+        &mut self,
+        entrance: EntranceId,
+        step: (JobNumber, JobId, StepIndex),
+        definition: &Definition,
+        demand: Option<&Demand>,
+    ) {
         let names = self.vhosts.get(&definition.vhost);
         let full_limit_name = |limit: &str| {
             let known = names.and_then(|names| names.limits.get(limit));
             known.cloned().unwrap_or_else(|| definition.full_limit_name(limit))
         };
-        self.gate.demand_through(entrance, (number, id, step), demand, full_limit_name);
+        self.gate.demand_through(entrance, step, demand, full_limit_name);
     }
 
     /// Returns the id of the entrance of a workflow with this queue, which is paused from the

@@ -4,7 +4,7 @@
 
 use super::Router;
 use super::job_claims::{PlaceKey, place_key};
-use crate::actors::inputs::{JobDemand, JobInput};
+use crate::actors::inputs::JobInput;
 use actix::Context;
 use engine::{
     ClaimState, ClaimedPlace, Definition, Demand, Input, JobId, Message, Operation,
@@ -108,9 +108,13 @@ impl Router {
     }
 
     /// Takes what a job wants, after the commit.
-    pub(super) fn handle_job_demand(&mut self, job_demand: JobDemand, ctx: &mut Context<Self>) {
-        let JobDemand { id, number, definition, demand, .. } = job_demand;
-        let place = match &demand {
+    pub(super) fn handle_job_demand(
+        &mut self,
+        (number, id): (JobNumber, JobId),
+        definition: &Arc<Definition>,
+        demand: Option<&Demand>,
+    ) {
+        let place = match demand {
             None => {
                 self.job_claims.remove(number);
                 let full_name = |limit: &str| definition.full_limit_name(limit);
@@ -121,15 +125,14 @@ impl Router {
             Some(demand) if demand.claim.ticket == StepClaim::TICKET_OF_NEW_JOB => {
                 match self.job_claims.commit(number) {
                     Some(place) => Some(place),
-                    None => self.take_job_demand((number, id), &definition, demand, true),
+                    None => self.take_job_demand((number, id), definition, demand, true),
                 }
             }
-            Some(demand) => self.take_job_demand((number, id), &definition, demand, true),
+            Some(demand) => self.take_job_demand((number, id), definition, demand, true),
         };
         if let Some(place) = place {
             self.displace(&place);
         }
-        self.advance_gate(ctx);
     }
 
     /// Adds a claim of a job, which is at the gate unless the job begins later.

@@ -519,9 +519,11 @@ impl Hooks for WorldHooks {
             // What the process does after its end reaches nobody.
             return no_room();
         }
-        if point == "job::take" {
+        if let Some(one_in) =
+            [("job::take", 60), ("job::taken", 10)].iter().find(|(at, _)| *at == point)
+        {
             let panics =
-                world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..60) == 0;
+                world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..one_in.1) == 0;
             if panics {
                 world.panics_left -= 1;
                 world.counts.panics += 1;

@@ -239,7 +239,7 @@ fn sample_journal() -> &'static [u8] {
 }
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None, spare: None }
 }
 
 fn id(number: i64) -> JobId {
