@@ -170,7 +170,7 @@ mod tests {
     };
 
     fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS, pauses: None }
+        Context { now: Timestamp(1), limits: &LIMITS, pauses: None, spare: None }
     }
 
     /// Creates a job of two steps, `a` and then `b`, with these columns and this message.

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    ClaimState, Definition, Job, JobLimit, JobState, LimitDefinition, Millis, Then,
+    ClaimState, Definition, Job, JobId, JobLimit, JobState, LimitDefinition, Millis, Then,
 };
 use workflow_manager::journal::JobNumber;
 
@@ -77,20 +77,22 @@ pub(super) fn newer_job(job: &Job) -> Option<String> {
     Some(id.to_owned())
 }
 
-/// Returns why a job had not to give way to a newer one. `was_begun_anew`: whether the newer one was
+/// Returns why a job had not to give way to a newer one. `was_begun_anew`: whether a job was
 /// retried or rerun, with which it claims its place anew.
 pub(super) fn find_wrong_displacement(
     job: &Job,
     newer: &Job,
-    was_begun_anew: bool,
+    was_begun_anew: impl Fn(JobId) -> bool,
 ) -> Option<&'static str> {
     let then = job.definition().limit.as_ref().map(|limit| limit.then);
+    let has_begun = || job.steps().any(|(_, run)| run.dispatch > 0) && !was_begun_anew(job.id());
+    let is_older = newer.origin().created < job.origin().created;
     if newer.definition().name != job.definition().name {
         Some("it is of another workflow")
-    } else if newer.origin().created < job.origin().created && !was_begun_anew {
+    } else if is_older && !was_begun_anew(newer.id()) {
         Some("it is older")
-    } else if then == Some(Then::Latest) && job.steps().any(|(_, run)| run.dispatch > 0) {
-        Some("it had begun")
+    } else if then == Some(Then::Latest) && has_begun() {
+        Some("the other one had begun")
     } else {
         None
     }

@@ -27,6 +27,9 @@ const OVERTAKEN_MAX_NS: i64 = 3_000_000_000;
 const KEY: &str = "has(job.items) ? \"with\" : \"without\"";
 const FAIR: &str = "has(job.shared) ? 1 : 2";
 
+/// The limit with a concurrency alone, whose free places are taken without waiting.
+pub(super) const PLAIN: &str = "p";
+
 /// Gives the workflows of one seed in three limits, which they share.
 pub(super) fn add_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
     // Other workflows are what they would be without this.
@@ -35,7 +38,7 @@ pub(super) fn add_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
         return;
     }
     let parse = |text: &str| Some(Expression::parse(text).expect("an expression"));
-    let limits: Vec<LimitDefinition> = ["a", "b", "r"]
+    let mut limits: Vec<LimitDefinition> = ["a", "b", "r"]
         .into_iter()
         .map(|name| {
             let rate = Rate { count: rng.u32(1..=3), per: Millis(1_000), burst: rng.u32(1..=2) };
@@ -49,6 +52,13 @@ pub(super) fn add_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
             }
         })
         .collect();
+    limits.push(LimitDefinition {
+        name: PLAIN.into(),
+        rate: None,
+        concurrency: Some(rng.u32(1..=2)),
+        key: None,
+        fair: None,
+    });
     for definition in definitions {
         let mut graphs = definition.graphs.clone();
         for graph in &mut graphs {
@@ -79,7 +89,7 @@ fn limit_step(step: &mut Step, limits: &[LimitDefinition], rng: &mut Rng) {
     let mut names: Vec<Arc<str>> = limits.iter().map(|limit| limit.name.clone()).collect();
     rng.shuffle(&mut names);
     names.truncate(rng.usize(1..=2));
-    step.limits = names;
+    step.limits = if rng.bool() { vec![PLAIN.into()] } else { names };
 }
 
 /// A limit and the value of its key.
@@ -328,6 +338,11 @@ pub(super) fn wrong_gate(bug: &str, mailboxes: &Mailboxes, metrics: &Metrics) ->
             Some(input)
         });
         return Some(Mailboxes { journal, ..mailboxes });
+    }
+    if bug == "a taken place leaked by a panic" {
+        let is_kept = |input: &RouterInput| !matches!(input, RouterInput::PlaceUnused(_));
+        let router = relay(mailboxes.router, metrics, move |input| Some(input).filter(is_kept));
+        return Some(Mailboxes { router, ..mailboxes });
     }
     let change: fn(&mut StepDemand) -> bool = match bug {
         "a place counted twice after a restart" => |_| true,

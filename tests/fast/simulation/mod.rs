@@ -468,7 +468,8 @@ fn nothing_is_lost_whatever_the_seed() {
             && counts.leased > counts.jobs
             && counts.activated > counts.jobs / 3
             && counts.admitted > counts.jobs / 2
-            && counts.displaced > counts.jobs / 100,
+            && counts.displaced > counts.jobs / 100
+            && counts.taken > counts.jobs / 20,
         "the faults did not come to pass: {counts:?}"
     );
 }

@@ -21,11 +21,13 @@ pub(crate) struct Counts {
     pub(crate) fenced: u64,
     /// Jobs that gave way to newer ones.
     pub(crate) displaced: u64,
+    /// Decisions that have taken a spare place of a limit.
+    pub(crate) taken: u64,
 }
 
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
-        let Counts { jobs, messages, leased, repeated, crashes, displaced, .. } = other;
+        let Counts { jobs, messages, leased, repeated, crashes, displaced, taken, .. } = other;
         let Counts { disconnects, panics, commits, activated, takeovers, fenced, admitted, .. } =
             other;
         self.jobs += jobs;
@@ -41,5 +43,6 @@ impl Counts {
         self.fenced += fenced;
         self.admitted += admitted;
         self.displaced += displaced;
+        self.taken += taken;
     }
 }

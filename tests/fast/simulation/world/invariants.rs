@@ -425,7 +425,7 @@ impl World {
         let found = newer.parse().ok().and_then(|newer| self.find_committed(JobId(newer)));
         // Its client may have had it erased.
         let Some(found) = found else { return };
-        let was_begun_anew = begun_anew.contains(&found.job.id());
+        let was_begun_anew = |id| begun_anew.contains(&id);
         if let Some(what) = find_wrong_displacement(job, &found.job, was_begun_anew) {
             self.violate(format!("{} gave way to {newer}: {what}", job.id()));
         }
@@ -519,8 +519,9 @@ impl Hooks for WorldHooks {
             // What the process does after its end reaches nobody.
             return no_room();
         }
+        world.counts.taken += u64::from(point == "job::taken");
         if let Some(one_in) =
-            [("job::take", 60), ("job::taken", 10)].iter().find(|(at, _)| *at == point)
+            [("job::take", 60), ("job::taken", 2)].iter().find(|(at, _)| *at == point)
         {
             let panics =
                 world.faults_left > 0 && world.panics_left > 0 && world.rng.u32(0..one_in.1) == 0;
