@@ -526,9 +526,9 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
 
 /// Formats the columns of a job, such as `order=4711 customer=c1`, fit to be printed.
 pub(super) fn format_columns(columns: &Value) -> String {
-    let format = |(name, value): (&String, &Value)| match value {
-        Value::String(text) => escape(&format!("{name}={text}")).into_owned(),
-        other => escape(&format!("{name}={other}")).into_owned(),
+    let format = |(name, value): (&String, &Value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        escape(&format!("{name}={text}")).into_owned()
     };
     columns.as_object().into_iter().flatten().map(format).collect::<Vec<_>>().join(" ")
 }

@@ -238,7 +238,11 @@ async fn settle_alone(
 ) -> Result<Taken, Status> {
     match send_alone(calls, &receipt, call).await? {
         CallAnswer::Taken(Err(reason)) => Ok(rejected(receipt, reason, String::new())),
-        _ => Ok(accepted(receipt)),
+        CallAnswer::Taken(Ok(()))
+        | CallAnswer::Messages(_)
+        | CallAnswer::Extended(_)
+        | CallAnswer::Gone { .. }
+        | CallAnswer::UnknownQueue(_) => Ok(accepted(receipt)),
     }
 }
 
@@ -251,7 +255,12 @@ async fn extend_alone(
     match send_alone(calls, &receipt, call).await? {
         CallAnswer::Extended(until) => Ok(stub::lease(receipt, until)),
         // A message that nobody has sent.
-        _ => Err(stub::gone("unknown step", "unknown step: stop working on it")),
+        CallAnswer::Messages(_)
+        | CallAnswer::Taken(_)
+        | CallAnswer::Gone { .. }
+        | CallAnswer::UnknownQueue(_) => {
+            Err(stub::gone("unknown step", "unknown step: stop working on it"))
+        }
     }
 }
 
