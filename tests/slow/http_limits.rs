@@ -230,7 +230,7 @@ fn a_large_job_that_many_ask_for_is_not_there_for_each() {
         2 * BYTES / MEBIBYTE
     );
     assert!(whole > 0 && whole + refused == READERS, "{answers:?}");
-    assert!(peak < before + 200, "{before} MiB before, at most {peak} MiB");
+    assert!(peak < before + 300, "{before} MiB before, at most {peak} MiB");
 }
 
 #[test]

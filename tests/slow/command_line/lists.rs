@@ -26,7 +26,10 @@ fn each_form_of_a_list_has_the_same_jobs() {
 
     let csv = printed(&daemon, &["search", "-o", "csv"]);
     let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.splitn(6, ',').collect()).collect();
-    assert!(csv.starts_with("job,workflow,state,created,ended,reason,starts\n"), "{csv}");
+    assert!(
+        csv.starts_with("job,workflow,state,created,ended,reason,starts,label,columns\n"),
+        "{csv}"
+    );
     assert_eq!((rows[1][0], rows[1][2]), (newest_first[0], "running"));
     assert!(rows[3][5].starts_with("\"step \"\"sign\"\""), "{csv}");
 
