@@ -60,10 +60,20 @@ impl<T: Keyed> SortedSet<T> {
     /// Inserts a member, or replaces the one with its key.
     pub(super) fn insert(&mut self, member: T) {
         let Some(index) = self.chunk_of(member.key()) else { return self.push(member) };
+        let next_has_room = self.chunks.get(index + 1).is_none_or(|chunk| chunk.len() < CHUNK_MAX);
         let chunk = &mut self.chunks[index];
         match chunk.binary_search_by_key(&member.key(), Keyed::key) {
             Ok(position) => chunk[position] = member,
             Err(position) if chunk.len() < CHUNK_MAX => chunk.insert(position, member),
+            // Members that come nearly in order find room in the chunk of the latest.
+            Err(position) if next_has_room => {
+                let last = chunk.pop_back();
+                chunk.insert(position, member);
+                match self.chunks.get_mut(index + 1) {
+                    Some(next) => last.into_iter().for_each(|last| next.push_front(last)),
+                    None => self.chunks.push(last.into_iter().collect()),
+                }
+            }
             Err(position) => {
                 let mut after = chunk.split_off(CHUNK_MAX / 2);
                 match position.checked_sub(CHUNK_MAX / 2) {
@@ -235,6 +245,18 @@ mod tests {
         let mut set = SortedSet::default();
         (0..10_000).for_each(|key| set.insert(Member(key, 0)));
         assert_eq!(set.chunks.len(), 10_000_usize.div_ceil(CHUNK_MAX));
+    }
+
+    #[test]
+    fn members_that_come_nearly_in_order_fill_their_chunks_too() {
+        let mut set = SortedSet::default();
+        for block in 0..200_u16 {
+            (0..50).for_each(|at| set.insert(Member(block * 50 + at * 7 % 50, 0)));
+        }
+        let members = set.iter().map(|member| member.0);
+        assert!(members.eq(0..10_000));
+        let least = 10_000_usize.div_ceil(CHUNK_MAX);
+        assert!(set.chunks.len() <= least + least / 10, "{} chunks", set.chunks.len());
     }
 
     #[test]
