@@ -15,7 +15,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use support::manager::TestManager;
 use support::waits::poll;
-use workflow_manager::engine::{JobId, JobState};
+use workflow_manager::engine::{
+    ClaimState, ClaimedPlace, Demand, Gate, JobId, JobState, LimitSetting, StepClaim, StepIndex,
+    Timestamp,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -129,6 +132,28 @@ async fn measure_jobs(folder: &Path, workflow: &str) -> f64 {
     (grown_kib * 1024) as f64 / (WAITERS - CONCURRENCY) as f64
 }
 
+/// Measures what those who wait take at the gate, in bytes each.
+fn measure_gate() -> f64 {
+    let mut gate = Gate::default();
+    let concurrency = Some(1);
+    gate.configure(&"narrow".into(), LimitSetting { concurrency, ..LimitSetting::default() });
+    let place = ClaimedPlace { limit: "narrow".into(), key: None, fair: None };
+    let places: std::sync::Arc<[ClaimedPlace]> = [place].into();
+    let mut wait = |jobs: std::ops::Range<i64>| {
+        for job in jobs {
+            let (since, places) = (Timestamp(job), places.clone());
+            let claim = StepClaim { ticket: 2, since, places, state: ClaimState::Waiting };
+            let step = (job, JobId::from_call(&[&job.to_be_bytes()]), StepIndex(0));
+            gate.demand(step, Some(&Demand { claim, priority: 0 }), |name| name.into());
+        }
+    };
+    let (first, all) = (CONCURRENCY as i64, 10 * WAITERS as i64);
+    wait(0..first);
+    let before = process::resident_kib();
+    wait(first..all);
+    ((process::resident_kib() - before) * 1024) as f64 / (all - first) as f64
+}
+
 async fn measure_rate(folder: &Path) -> String {
     let manager = start(folder).await;
     let begun = Instant::now();
@@ -162,6 +187,7 @@ fn main() {
             match &*case {
                 "cost" => measure_cost(path).await,
                 "rate" => measure_rate(path).await,
+                "gate" => measure_gate().to_string(),
                 "items" | "rated-items" => {
                     measure_items(path, &case, item_count.expect("a number")).await
                 }
@@ -187,12 +213,12 @@ fn main() {
     }
     writeln!(out, "{}", run_case("cost")).expect("written");
     writeln!(out, "{}", run_case("rate")).expect("written");
-    let [asks, waits]: [f64; 2] =
-        ["asks", "waits"].map(|case| run_case(case).parse().expect("a number"));
+    let [asks, waits, gate]: [f64; 3] =
+        ["asks", "waits", "gate"].map(|case| run_case(case).parse().expect("a number"));
     writeln!(
         out,
         "{WAITERS} jobs: {asks:.0} bytes each that wait for a person, {waits:.0} for a limit: \
-         {:.0} more (≤ 100)",
+         {:.0} more; at the gate alone {gate:.0} (≤ 100)",
         waits - asks
     )
     .expect("written");
