@@ -400,10 +400,10 @@ fn a_paused_limit_admits_nobody_until_it_is_resumed() {
 }
 
 /// A small generator of pseudorandom numbers, so that a failure is repeatable.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -1,6 +1,7 @@
 //! The places that the gate hands out in advance: no more than are free, to nobody while somebody
 //! waits, and none is lost.
 
+use crate::gate::Random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use workflow_manager::engine::{
@@ -135,18 +136,6 @@ fn a_holder_that_nobody_admitted_leaves_no_more_to_spare_than_is_free() {
     assert_eq!(take_all(&spare), 0);
     assert_eq!(advance(&mut gate), NOBODY);
     assert_eq!(take_all(&spare), 1);
-}
-
-/// A small generator of pseudorandom numbers, so that a failure is repeatable.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
 }
 
 /// Takes one at random out of a list, which may be empty.
