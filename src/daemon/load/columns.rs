@@ -1,6 +1,6 @@
 //! Parses the label and the columns of a workflow, and checks their names and expressions.
 
-use super::conditions::CompiledConditions;
+use super::conditions::{CompiledConditions, ValueUse, report_mistakes, report_no_value};
 use super::diagnostics::Diagnostics;
 use super::draft::{ColumnsDraft, ConditionDraft, WorkflowDraft};
 use super::fields::Fields;
@@ -164,10 +164,7 @@ fn check_value(
     workflow: &WorkflowDraft,
     report: &mut Diagnostics,
 ) {
-    for error in value.mistakes() {
-        let (location, inner_location) = draft.locate_error(error);
-        report.add_error(location, format!("{}{inner_location}: {}", quote(name), error.message));
-    }
+    report_mistakes(name, draft, value, report);
     let step_names =
         || workflow.graph.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str()));
     for step in value.steps() {
@@ -183,23 +180,6 @@ fn check_value(
             );
         }
     }
-    if !value.reads_data() {
-        report.add_error(
-            draft.location,
-            format!(
-                "{} is the same for every job: it reads neither `job` nor `steps`, such as \
-                 job.order",
-                quote(name)
-            ),
-        );
-    } else if let Some(kind) = value.literal_kind() {
-        report.add_error(
-            draft.location,
-            format!(
-                "{} gives {kind}, and a column is a text, a number, or true or false: name one \
-                 value, such as job.order",
-                quote(name)
-            ),
-        );
-    }
+    let value_use = ValueUse { noun: "a column", other_source: "steps", example: "job.order" };
+    report_no_value(name, draft.location, value, value_use, report);
 }

@@ -4,6 +4,7 @@
 use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, GraphDraft};
 use super::limits::CONDITION_BYTES_MAX;
+use super::location::SourceLocation;
 use engine::expression::ExpressionError;
 use engine::text::quote;
 use engine::{Expression, Graph, StepIndex};
@@ -76,11 +77,7 @@ pub(super) fn check_references(
         [("when", &step.options.when, when), ("cancelWhen", &step.options.cancel_when, cancel_when)]
     {
         let (Some(condition), Some(expression)) = (condition, expression) else { continue };
-        for error in expression.mistakes() {
-            let (location, inner_location) = condition.locate_error(error);
-            report
-                .add_error(location, format!("{}{inner_location}: {}", quote(key), error.message));
-        }
+        report_mistakes(key, condition, expression, report);
         for name in expression.steps() {
             let names =
                 || draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str()));
@@ -188,4 +185,55 @@ fn find_ancestors(graph: &Graph) -> Vec<StepSet> {
         }
     }
     ancestors
+}
+
+/// Reports what is wrong in the text of an expression. `name`: its key.
+pub(super) fn report_mistakes(
+    name: &str,
+    condition: &ConditionDraft,
+    expression: &Expression,
+    report: &mut Diagnostics,
+) {
+    for error in expression.mistakes() {
+        let (location, inner_location) = condition.locate_error(error);
+        report.add_error(location, format!("{}{inner_location}: {}", quote(name), error.message));
+    }
+}
+
+/// What an expression is for that has a text, a number or a bool as its value.
+pub(super) struct ValueUse {
+    /// The value, such as `a column`.
+    pub(super) noun: &'static str,
+    /// What it can read beside `job`.
+    pub(super) other_source: &'static str,
+    pub(super) example: &'static str,
+}
+
+/// Reports an expression whose value does not depend on the job, or cannot be a text, a number or a
+/// bool. `name`: its key.
+pub(super) fn report_no_value(
+    name: &str,
+    location: SourceLocation,
+    expression: &Expression,
+    ValueUse { noun, other_source, example }: ValueUse,
+    report: &mut Diagnostics,
+) {
+    let name = quote(name);
+    if !expression.reads_data() {
+        report.add_error(
+            location,
+            format!(
+                "{name} is the same for every job: it reads neither `job` nor `{other_source}`, \
+                 such as {example}"
+            ),
+        );
+    } else if let Some(kind) = expression.literal_kind() {
+        report.add_error(
+            location,
+            format!(
+                "{name} gives {kind}, and {noun} is a text, a number, or true or false: name one \
+                 value, such as {example}"
+            ),
+        );
+    }
 }

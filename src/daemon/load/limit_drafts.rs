@@ -1,7 +1,7 @@
 //! Parses the limits of a file, and builds their definitions for the workflows whose steps name
 //! them.
 
-use super::conditions::CompiledConditions;
+use super::conditions::{CompiledConditions, ValueUse, report_mistakes, report_no_value};
 use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, StepDraft, WorkflowDraft};
 use super::duration;
@@ -286,10 +286,7 @@ fn check_key(
     expression: &Expression,
     report: &mut Diagnostics,
 ) {
-    for error in expression.mistakes() {
-        let (location, inner_location) = condition.locate_error(error);
-        report.add_error(location, format!("{}{inner_location}: {}", quote(name), error.message));
-    }
+    report_mistakes(name, condition, expression, report);
     if expression.reads_steps() {
         report.add_error(
             condition.location,
@@ -299,25 +296,8 @@ fn check_key(
             ),
         );
     }
-    if !expression.reads_data() {
-        report.add_error(
-            condition.location,
-            format!(
-                "{} is the same for every job: it reads neither `job` nor `input`, such as \
-                 job.customer",
-                quote(name)
-            ),
-        );
-    } else if let Some(kind) = expression.literal_kind() {
-        report.add_error(
-            condition.location,
-            format!(
-                "{} gives {kind}, and a key is a text, a number, or true or false: name one value, \
-                 such as job.customer",
-                quote(name)
-            ),
-        );
-    }
+    let value_use = ValueUse { noun: "a key", other_source: "input", example: "job.customer" };
+    report_no_value(name, condition.location, expression, value_use, report);
 }
 
 #[cfg(test)]
