@@ -144,7 +144,9 @@ fn measure_gate() -> f64 {
             let (since, places) = (Timestamp(job), places.clone());
             let claim = StepClaim { ticket: 2, since, places, state: ClaimState::Waiting };
             let step = (job, JobId::from_call(&[&job.to_be_bytes()]), StepIndex(0));
-            gate.demand(step, Some(&Demand { claim, priority: 0 }), |name| name.into());
+            gate.demand(step, Some(&Demand { claim, made: since, priority: 0 }), |name| {
+                name.into()
+            });
         }
     };
     let (first, all) = (CONCURRENCY as i64, 10 * WAITERS as i64);

@@ -26,11 +26,12 @@ impl Job {
     }
 
     fn demand(&self, step: StepIndex, claim: &StepClaim) -> Demand {
-        let priority = match step {
-            StepIndex::JOB => None,
-            step => self.graph().step(step).priority,
+        let (made, priority) = match step {
+            StepIndex::JOB => (self.claim.as_deref().map(|job_claim| job_claim.made), None),
+            step => (None, self.graph().step(step).priority),
         };
-        Demand { claim: claim.clone(), priority: priority.unwrap_or(0) }
+        let made = made.unwrap_or(claim.since);
+        Demand { claim: claim.clone(), made, priority: priority.unwrap_or(0) }
     }
 
     /// Returns the claims that the job and its steps have at the gate.
@@ -45,7 +46,7 @@ impl Job {
     fn wanted_claim(&self, step: StepIndex) -> Option<&StepClaim> {
         if step == StepIndex::JOB {
             let is_running = self.state == JobState::Running;
-            let claim = self.claim.as_deref()?;
+            let claim = self.claim()?;
             return (claim.state != ClaimState::Waiting || is_running).then_some(claim);
         }
         let claim = self.step(step).claim.as_deref()?;

@@ -7,7 +7,7 @@ use super::fanout::FanOut;
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
-use super::limit::{ClaimState, ClaimedPlace, StepClaim};
+use super::limit::{ClaimState, ClaimedPlace, JobClaim, StepClaim};
 use super::reply::reported_status;
 use super::state::{JobState, StepState};
 use super::step::{StepRun, StepTimer};
@@ -92,13 +92,14 @@ impl Job {
         let state = if is_delayed { ClaimState::Delayed } else { ClaimState::Waiting };
         let (ticket, places) = (self.entry_count, [place.clone()].into());
         self.has_claimed = true;
-        self.claim = Some(Box::new(StepClaim { ticket, since, places, state }));
+        let claim = StepClaim { ticket, since, places, state };
+        self.claim = Some(Box::new(JobClaim { made: since, claim }));
     }
 
     /// Changes the state of the job's claim, if it has one. `since`: when it began to wait, if that
     /// changes.
     fn change_job_claim(&mut self, state: ClaimState, since: Option<Timestamp>) {
-        if let Some(claim) = &mut self.claim {
+        if let Some(JobClaim { claim, .. }) = self.claim.as_deref_mut() {
             (claim.ticket, claim.state) = (self.entry_count, state);
             claim.since = since.unwrap_or(claim.since);
         }

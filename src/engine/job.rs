@@ -9,7 +9,7 @@ use super::fanout::ItemCounts;
 use super::id::{JobId, StepIndex};
 use super::input::UnreadReplies;
 use super::json::Message;
-use super::limit::{ClaimState, StepClaim};
+use super::limit::{ClaimState, JobClaim, StepClaim};
 use super::origin::Origin;
 use super::state::{JobState, StepState};
 use super::step::StepRun;
@@ -46,7 +46,7 @@ pub struct Job {
     /// Whether it, or a step of it, has waited at the gate.
     pub(super) has_claimed: bool,
     /// What it claims or holds of the limit of its workflow; `None`: nothing.
-    pub(super) claim: Option<Box<StepClaim>>,
+    pub(super) claim: Option<Box<JobClaim>>,
     pub(super) steps: Vec<StepRun>,
     /// The steps that can start, because their dependencies are done, in the order in which they
     /// became ready.
@@ -210,7 +210,7 @@ impl Job {
 
     /// Returns what it claims or holds of the limit of its workflow; `None`: nothing.
     pub fn claim(&self) -> Option<&StepClaim> {
-        self.claim.as_deref()
+        self.claim.as_deref().map(|job_claim| &job_claim.claim)
     }
 
     /// Returns the claim with which it waits for its place; `None`: it does not wait for one.

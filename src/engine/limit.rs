@@ -115,6 +115,16 @@ impl StepClaim {
     pub const TICKET_OF_NEW_JOB: u64 = 2;
 }
 
+/// What a job claims of the limit of its workflow.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct JobClaim {
+    /// When it was made: of two jobs the one with the later claim is the newer one. The end of a
+    /// delay does not change it.
+    pub(crate) made: Timestamp,
+    /// The claim.
+    pub(crate) claim: StepClaim,
+}
+
 /// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
@@ -133,6 +143,8 @@ pub enum ClaimState {
 pub struct Demand {
     /// The claim.
     pub claim: StepClaim,
+    /// When the claim was made. It may wait since later: from the end of a delay.
+    pub made: Timestamp,
     /// The priority of the step: a higher one is first.
     pub priority: u8,
 }

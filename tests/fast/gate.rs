@@ -34,8 +34,9 @@ fn id(job: i64) -> JobId {
 }
 
 fn demand(ticket: u64, since: i64, places: &[ClaimedPlace], state: ClaimState) -> Demand {
-    let claim = StepClaim { ticket, since: Timestamp(since), places: places.into(), state };
-    Demand { claim, priority: 0 }
+    let since = Timestamp(since);
+    let claim = StepClaim { ticket, since, places: places.into(), state };
+    Demand { claim, made: since, priority: 0 }
 }
 
 /// A gate with these limits.

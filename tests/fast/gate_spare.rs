@@ -20,8 +20,9 @@ fn concurrency(max: u32) -> LimitSetting {
 fn demand(ticket: u64, since: i64, limits: &[&str], state: ClaimState) -> Demand {
     let place = |limit: &&str| ClaimedPlace { limit: (*limit).into(), key: None, fair: None };
     let places = limits.iter().map(place).collect();
-    let claim = StepClaim { ticket, since: Timestamp(since), places, state };
-    Demand { claim, priority: 0 }
+    let since = Timestamp(since);
+    let claim = StepClaim { ticket, since, places, state };
+    Demand { claim, made: since, priority: 0 }
 }
 
 fn tell(gate: &mut Gate, job: i64, demand: Option<&Demand>) {

@@ -54,7 +54,7 @@ impl JobClaims {
     ) -> Option<PlaceKey> {
         let place = place_key(definition, demand.claim.places.first()?);
         self.remove(number);
-        let turn = (demand.claim.since, number);
+        let turn = (demand.made, number);
         let claim = JobClaim {
             id,
             workflow: definition.full_name().into(),
@@ -161,20 +161,26 @@ mod tests {
         JobId::from_call(&[&number.to_be_bytes()])
     }
 
-    /// Adds the claim of a job of a workflow that uses the limit so. It began to wait at the time
-    /// of its number.
-    fn add(
+    /// Adds the claim of a job of a workflow that uses the limit so. It was made at the time of its
+    /// number, and waits since then.
+    fn add(claims: &mut JobClaims, number: JobNumber, workflow: (&str, Then), is_committed: bool) {
+        add_since(claims, number, workflow, number, is_committed);
+    }
+
+    /// As [`add`]; it waits since `since`.
+    fn add_since(
         claims: &mut JobClaims,
         number: JobNumber,
         (name, then): (&str, Then),
+        since: i64,
         is_committed: bool,
     ) {
         let limit = JobLimit { name: "l".into(), then, delay: None, wait_at_most: None };
         let definition = Definition { limit: Some(limit), ..Definition::new(name, Vec::new()) };
         let place = ClaimedPlace { limit: "l".into(), key: None, fair: None };
-        let (since, state) = (Timestamp(number), ClaimState::Waiting);
+        let (since, state) = (Timestamp(since), ClaimState::Waiting);
         let claim = StepClaim { ticket: 2, since, places: [place].into(), state };
-        let demand = Demand { claim, priority: 0 };
+        let demand = Demand { claim, made: Timestamp(number), priority: 0 };
         claims.add((number, id(number)), &definition, &demand, is_committed);
     }
 
@@ -232,5 +238,15 @@ mod tests {
         claims.remove(4);
         claims.remove(5);
         assert_eq!(displace(&mut claims), [(id(2), id(3))], "the holder goes on");
+    }
+
+    #[test]
+    fn the_end_of_a_delay_makes_no_job_newer() {
+        let mut claims = JobClaims::default();
+        for number in [2, 3] {
+            add(&mut claims, number, ("w", Then::Latest), true);
+        }
+        add_since(&mut claims, 2, ("w", Then::Latest), 9, true);
+        assert_eq!(displace(&mut claims), [(id(2), id(3))]);
     }
 }

@@ -102,7 +102,7 @@ impl Router {
             places: [place].into(),
             state: if is_delayed { ClaimState::Delayed } else { ClaimState::Waiting },
         };
-        let demand = Demand { claim, priority: 0 };
+        let demand = Demand { claim, made: origin.created, priority: 0 };
         self.take_job_demand((number, origin.id), &origin.definition, &demand, false);
         self.advance_gate(ctx);
     }
