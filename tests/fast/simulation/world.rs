@@ -13,7 +13,7 @@ mod times;
 
 use super::broker::{Attempt, Broker, CALLERS, CallProperties, Link, NOWHERE};
 use super::cluster::database::Cluster;
-use super::job_limits::{JobLimitWatch, add_job_limits};
+use super::job_limits::{JobLimitWatch, add_job_limits, refuses};
 use super::limits::{LimitWatch, add_limits};
 use super::log::Log;
 use super::oracle;
@@ -183,6 +183,8 @@ impl World {
                 message_id: format!("{}{id}", if rng.bool() { "" } else { "not a UUID " }),
                 reply_to: reply_to.map(str::to_owned),
             });
+            // A message that is refused is not sent again.
+            let call = call.filter(|_| !refuses(&definition));
             if let Some(call) = call.as_ref().filter(|call| call.message_id.len() > 36) {
                 let reply_to = call.reply_to.clone().unwrap_or_default();
                 let parts = [&*definition.name, &call.message_id, &caller_id(call), &reply_to, ""];

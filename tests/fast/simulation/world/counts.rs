@@ -21,6 +21,8 @@ pub(crate) struct Counts {
     pub(crate) fenced: u64,
     /// Jobs that gave way to newer ones.
     pub(crate) displaced: u64,
+    /// How often a job was refused because its limit had no place.
+    pub(crate) turned_away: u64,
     /// Decisions that have taken a spare place of a limit.
     pub(crate) taken: u64,
 }
@@ -30,6 +32,7 @@ impl Counts {
         let Counts { jobs, messages, leased, repeated, crashes, displaced, taken, .. } = other;
         let Counts { disconnects, panics, commits, activated, takeovers, fenced, admitted, .. } =
             other;
+        self.turned_away += other.turned_away;
         self.jobs += jobs;
         self.messages += messages;
         self.leased += leased;

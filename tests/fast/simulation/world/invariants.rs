@@ -293,6 +293,14 @@ impl World {
                 self.violate(format!("{id} was refused: {reason}"))
             }
             (None, Err(RequestError::Overloaded(_))) => self.refused.push(id),
+            (None, Err(RequestError::NoPlace(reason))) => {
+                let definition = &self.requests[&id].definition;
+                if let Some(what) = self.job_limits.find_wrong_refusal(definition, self.ran_ns) {
+                    self.violate(format!("{id} was refused, and {what}: {reason}"));
+                }
+                self.counts.turned_away += 1;
+                self.refused.push(id);
+            }
             (None, Err(RequestError::Failed(_))) => self.to_create.push(id),
             _ => {}
         }
@@ -309,7 +317,7 @@ impl World {
             })
         };
         let overtaken = self.limits.find_overtaken(now_ns, waits).filter(|_| is_flowing);
-        let held = self.job_limits.take(number, job).err();
+        let held = self.job_limits.take(number, job, now_ns).err();
         if let Some(what) = exceeded.err().or(overtaken).or(held) {
             self.violate(what);
         }
