@@ -28,7 +28,9 @@ pub(super) fn arrange(existing: &[String], needed: Vec<ViewColumn>) -> Vec<ViewC
         columns.push(known.cloned().unwrap_or_else(|| ViewColumn::of_cell(name)));
     }
     for column in needed {
-        if !columns.iter().any(|other| other.name == column.name) {
+        // A step may have the name of a column of the job that only this journal has.
+        let is_taken = JOB_COLUMNS.contains(&&*column.name);
+        if !is_taken && !columns.iter().any(|other| other.name == column.name) {
             columns.push(column);
         }
     }
@@ -98,7 +100,10 @@ mod tests {
         let existing = [&JOB_COLUMNS[..], &["a", "order", "gone"]].concat();
         let existing: Vec<String> = existing.into_iter().map(str::to_owned).collect();
         let cells = ["order", "new"].map(ViewColumn::of_cell);
-        let needed = [of_step(1, "a"), of_step(2, "b")].into_iter().chain(cells).collect();
+        let needed = [of_step(1, "a"), of_step(3, "number"), of_step(2, "b")]
+            .into_iter()
+            .chain(cells)
+            .collect();
         let columns = arrange(&existing, needed);
         let names: Vec<(&str, bool)> =
             columns.iter().map(|column| (&*column.name, column.step.is_some())).collect();
