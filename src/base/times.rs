@@ -20,7 +20,7 @@ impl Serialize for Rfc3339Time {
 
 /// Formats a time as RFC 3339 in UTC, with milliseconds. The texts sort in the order of the times.
 pub fn format_rfc3339(time: Timestamp) -> String {
-    format!("{:.3}", to_jiff(time))
+    time.to_rfc3339()
 }
 
 /// Returns the whole seconds since 1970-01-01 UTC; 0 for an earlier time.

@@ -4,13 +4,14 @@
 //! has changed, and is the same when the job is rebuilt from its record.
 
 use super::cell::{CELL_BYTES_MAX, Cell, CellKind, NamedCell};
-use super::columns::LABEL;
+use super::columns::{LABEL, SLOT_COLUMNS};
 use super::conditions::to_scope_step;
 use super::entry::{AffectedSteps, Entry, JobEntry};
 use super::expression::{DecisionBudget, Expression, Scope, ScopeStep};
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
+use super::schedule::ScheduledSlot;
 use super::state::{JobState, StepState};
 use super::text::is_unsafe_to_print;
 use std::collections::BTreeSet;
@@ -44,13 +45,34 @@ impl Job {
             .collect()
     }
 
+    /// Returns the cells of all columns that a job has in SQL: those of [`Job::cells`], and its
+    /// schedule and slot.
+    pub fn sql_cells(&self) -> Vec<NamedCell> {
+        let is_root = self.origin().parent.is_none();
+        let slot = is_root.then(|| self.slot_cells());
+        self.cells().into_iter().chain(slot.into_iter().flatten()).collect()
+    }
+
+    /// Returns the schedule and the slot for which the job was started; none if no schedule did.
+    fn slot_cells(&self) -> impl Iterator<Item = NamedCell> {
+        let slot = self.origin().slot.as_deref().into_iter();
+        slot.flat_map(|ScheduledSlot { schedule, slot }| {
+            let texts = [schedule.clone(), slot.to_rfc3339().into()];
+            let cells = texts.map(|text| Some(Cell { kind: CellKind::Text, text }));
+            SLOT_COLUMNS.map(Arc::from).into_iter().zip(cells)
+        })
+    }
+
     /// Returns the cells that `entries`, which the job has applied, may have changed.
     pub(super) fn changed_cells(&self, entries: &[Entry]) -> CellChanges {
         let mut changes = CellChanges::default();
-        if self.origin().parent.is_some() || self.definition().columns.is_empty() {
+        let origin = self.origin();
+        let has_cells = !self.definition().columns.is_empty() || origin.slot.is_some();
+        if origin.parent.is_some() || !has_cells {
             return changes;
         }
         let is_new = entries.iter().any(|e| matches!(e, Entry::Job(JobEntry::Created { .. })));
+        changes.cells.extend(is_new.then(|| self.slot_cells()).into_iter().flatten());
         let (mut affects_all, mut affected) = (is_new, BTreeSet::new());
         for entry in entries {
             match entry.affected_steps() {
@@ -208,7 +230,7 @@ mod tests {
     }
 
     fn render_all(job: &Job) -> String {
-        let cells = job.cells().into_iter().filter(|(_, cell)| cell.is_some()).collect();
+        let cells = job.sql_cells().into_iter().filter(|(_, cell)| cell.is_some()).collect();
         render(&CellChanges { cells, errors: 0 })
     }
 
@@ -272,6 +294,27 @@ mod tests {
         assert_eq!(column("job.large"), "c=1e+300");
         assert_eq!(column("job.list[0] == 1"), "c=true");
         assert_eq!(column("''"), "");
+    }
+
+    #[test]
+    fn a_job_of_a_schedule_has_its_schedule_and_its_slot_since_it_is_new() {
+        let slot =
+            ScheduledSlot { schedule: "nightly".into(), slot: Timestamp(86_400_000_000_000) };
+        let entry = JobEntry::Created {
+            message: Some(Message::parse(b"{}").expect("a message")),
+            deadline: None,
+            trace: None,
+            trace_state: None,
+            starts_at: None,
+            slot: Some(Arc::new(slot)),
+        };
+        let (mut job, _) = create(&[("order", "job.order")], "{}");
+        job.evolve(&Entry::Job(entry.clone()), Timestamp(1));
+        let expected = "schedule=\"nightly\" slot=\"1970-01-02T00:00:00.000Z\"";
+        assert_eq!(render(&job.changed_cells(&[Entry::Job(entry)])), expected);
+        assert_eq!(render_all(&job), expected);
+        let decision = reply(&mut job, "a", "{}");
+        assert_eq!(render(&decision.cells), "", "they do not change");
     }
 
     #[test]

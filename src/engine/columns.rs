@@ -7,6 +7,9 @@ use std::sync::Arc;
 /// The name of the column that holds the label.
 pub const LABEL: &str = "label";
 
+/// The names of the columns that hold the schedule and the slot for which a job was started.
+pub const SLOT_COLUMNS: [&str; 2] = ["schedule", "slot"];
+
 /// The most columns of a workflow, without the label.
 pub const COLUMNS_MAX: usize = 16;
 
@@ -34,6 +37,12 @@ impl Columns {
     /// Returns whether there is neither a label nor a column.
     pub fn is_empty(&self) -> bool {
         self.label.is_none() && self.list.is_empty()
+    }
+
+    /// Returns the names of all columns that a job has in SQL: those of [`Columns::names`], and
+    /// after them [`SLOT_COLUMNS`].
+    pub fn sql_names(&self) -> impl Iterator<Item = &str> {
+        self.names().chain(SLOT_COLUMNS)
     }
 
     /// Returns the name of the label, if there is one, and those of the columns.

@@ -96,7 +96,7 @@ mod value_bytes;
 pub use caller::Caller;
 pub use cause::Cause;
 pub use cell::{Cell, CellKind, NamedCell};
-pub use columns::{Column, Columns, LABEL};
+pub use columns::{Column, Columns, LABEL, SLOT_COLUMNS};
 pub use control::{Control, ControlKey, ControlKind, PausedQueue, Pauses};
 pub use decision::Decision;
 pub use definition::{

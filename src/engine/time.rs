@@ -28,6 +28,15 @@ impl Timestamp {
         Duration::from_nanos(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
     }
 
+    /// Formats the time as RFC 3339 in UTC, with milliseconds. The texts sort in the order of the
+    /// times.
+    pub fn to_rfc3339(self) -> String {
+        // The addition cannot overflow: the library's range is far wider than an i64 of
+        // nanoseconds.
+        let since_epoch = jiff::SignedDuration::from_nanos(self.0.max(0));
+        format!("{:.3}", jiff::Timestamp::UNIX_EPOCH + since_epoch)
+    }
+
     /// Returns the time `duration` before this one.
     pub fn before(self, duration: Millis) -> Timestamp {
         Timestamp(self.0.saturating_sub(duration.to_nanoseconds()))

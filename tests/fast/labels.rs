@@ -88,17 +88,20 @@ async fn start(text: &str, folder: &Path) -> (TestManager, Api) {
     (manager, api)
 }
 
+/// Returns columns of the table of statuses of the orders, the oldest row first.
+fn select_statuses(folder: &Path, columns: &str) -> Vec<Vec<Option<String>>> {
+    let client = Connection::open(folder.join("j.db")).expect("opens");
+    let sql = format!("SELECT {columns} FROM status_orders ORDER BY created");
+    let mut statement = client.prepare(&sql).expect(columns);
+    let width = statement.column_count();
+    let rows = statement.query_map([], |row| (0..width).map(|at| row.get(at)).collect());
+    rows.expect("rows").collect::<rusqlite::Result<_>>().expect("rows")
+}
+
 #[test]
 fn columns_are_beside_the_steps_in_sql_and_change_with_the_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    let select = |columns: &str| -> Vec<Vec<Option<String>>> {
-        let client = Connection::open(folder.path().join("j.db")).expect("opens");
-        let sql = format!("SELECT {columns} FROM status_orders ORDER BY created");
-        let mut statement = client.prepare(&sql).expect(columns);
-        let width = statement.column_count();
-        let rows = statement.query_map([], |row| (0..width).map(|at| row.get(at)).collect());
-        rows.expect("rows").collect::<rusqlite::Result<_>>().expect("rows")
-    };
+    let select = |columns: &str| select_statuses(folder.path(), columns);
     let texts = |row: &[&str]| -> Vec<Option<String>> {
         row.iter().map(|text| (!text.is_empty()).then(|| (*text).to_owned())).collect()
     };
@@ -129,5 +132,42 @@ fn columns_are_beside_the_steps_in_sql_and_change_with_the_file() {
         manager.stop().await;
         assert_eq!(select(all)[1], of_new);
         assert_eq!(select("\"order\"").len(), 3);
+    }));
+}
+
+#[test]
+fn the_schedule_and_the_slot_of_a_job_are_columns_in_sql() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let select = |columns: &str| select_statuses(folder.path(), columns);
+    let often = "workflows: [ { name: orders, steps: [ { name: invoice } ] } ]\n\
+                 schedules: [ { name: often, workflow: orders, every: 1s } ]";
+    let with_step = "workflows: [ { name: orders, steps: [ { name: invoice }, { name: Slot } ] } ]";
+    actix_rt::System::new().block_on(within("jobs of a schedule", async {
+        let (manager, api) = start(often, folder.path()).await;
+        let by_hand = api.create_job("orders", "{}").await;
+        let is_there = |found: &Value| found["jobs"][0]["job"].is_string();
+        let path = "/api/jobs/search?schedule=often&state=completed";
+        let first = api.until(path, is_there).await["jobs"][0]["job"].clone();
+        let path = format!("/api/job/{}", first.as_str().expect("an id"));
+        let of_slot = api.get_json(&path).await;
+        manager.stop().await;
+        let text = |key: &str| Some(of_slot[key].as_str().expect(key).to_owned());
+        // In SQL, times have milliseconds.
+        let slot = text("slot").map(|slot| slot.replace("000000Z", "Z"));
+        let known = select("job, schedule, slot");
+        assert!(known.contains(&vec![text("uuid"), text("schedule"), slot.clone()]), "{known:?}");
+        assert!(known.contains(&vec![Some(by_hand), None, None]), "{known:?}");
+
+        // A step of that name, even a later one, has the column.
+        let (manager, api) = start(with_step, folder.path()).await;
+        let running = api.create_job("orders", "{}").await;
+        let is_sent = |view: &Value| view["steps"][1]["state"] == "running";
+        api.until(&format!("/api/job/{running}"), is_sent).await;
+        manager.stop().await;
+        let known = select("job, schedule, slot");
+        let empty = Some(String::new());
+        assert!(known.contains(&vec![text("uuid"), text("schedule"), empty]), "{known:?}");
+        let status = Some("PENDING".to_owned());
+        assert!(known.contains(&vec![Some(running), None, status]), "{known:?}");
     }));
 }

@@ -148,7 +148,7 @@ impl Checker<'_> {
                     state: job.state(),
                     updated: changed_at,
                     words: job.graph().indices().map(|step| job.status(step).into()).collect(),
-                    cells: job.cells(),
+                    cells: job.sql_cells(),
                 });
             }
             self.progress.add_checked();

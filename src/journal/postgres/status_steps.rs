@@ -89,7 +89,7 @@ impl PostgresWriter {
         let sql = "SELECT id, name FROM steps WHERE workflow = $1 ORDER BY id";
         let rows = self.commits.query(sql, params![workflow.clone()])?;
         let steps = rows.iter().map(|row| ViewColumn { step: Some(row.get(0)), name: row.get(1) });
-        let cells = definition.columns.names().map(ViewColumn::of_cell);
+        let cells = definition.columns.sql_names().map(ViewColumn::of_cell);
         let needed: Vec<ViewColumn> = steps.chain(cells).collect();
         let are_there = |columns: &Vec<ViewColumn>| {
             needed.iter().all(|needed| columns.iter().any(|column| column.name == needed.name))

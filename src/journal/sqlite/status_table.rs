@@ -7,7 +7,7 @@ use crate::record::JobNumber;
 use crate::recover::{JobSnapshot, Rebuilder};
 use crate::sql::quote_identifier;
 use base::times::format_rfc3339;
-use engine::{Definition, JobState, StepIndex};
+use engine::{Definition, JobState, SLOT_COLUMNS, StepIndex};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, ffi};
 use std::collections::hash_map::Entry;
@@ -76,6 +76,20 @@ impl TableColumns {
     fn add_definition(&mut self, definition: &Definition) {
         definition.graph().steps.iter().for_each(|step| self.add(ColumnKind::Step, &step.name));
         definition.columns.names().for_each(|name| self.add(ColumnKind::Cell, name));
+    }
+
+    /// Adds the columns of the schedule and the slot. A step of one of these names, of whichever
+    /// definition, must be there before: its column stays.
+    fn add_slot_columns(&mut self) {
+        SLOT_COLUMNS.into_iter().for_each(|name| self.add(ColumnKind::Cell, name));
+    }
+
+    /// Returns whether a step of the definition has the name of a column of the schedule or slot.
+    fn hides_step(&self, definition: &Definition) -> bool {
+        let names =
+            self.names(ColumnKind::Cell).filter(|name| SLOT_COLUMNS.contains(&name.as_str()));
+        let steps = &definition.graph().steps;
+        names.into_iter().any(|name| steps.iter().any(|step| step.name.eq_ignore_ascii_case(name)))
     }
 
     fn add(&mut self, kind: ColumnKind, name: &str) {
@@ -308,6 +322,7 @@ impl StatusTable {
             for definition_number in earlier_definitions.into_iter().rev() {
                 columns.add_definition(&*rebuilder.load_definition(definition_number)?);
             }
+            columns.add_slot_columns();
             self.create(connection, &columns).map_err(to_error)?;
             self.fill(connection, &mut rebuilder, &jobs)?;
         }
@@ -339,8 +354,12 @@ impl StatusTable {
         mut columns: TableColumns,
         definition: &Definition,
     ) -> rusqlite::Result<bool> {
+        if columns.hides_step(definition) {
+            return Ok(false);
+        }
         let count = columns.columns.len();
         columns.add_definition(definition);
+        columns.add_slot_columns();
         for (index, (kind, name)) in columns.columns.iter().enumerate().skip(count) {
             if index >= STEP_COLUMNS_MAX {
                 tracing::warn!(
@@ -457,7 +476,7 @@ impl StatusTable {
             .iter()
             .map(|step| steps.get(&step.name.to_ascii_lowercase()).cloned())
             .collect();
-        let names = definition.columns.names();
+        let names = definition.columns.sql_names();
         let quoted = |name: &str| cells.get(&name.to_ascii_lowercase()).cloned();
         let cells = names.filter_map(|name| Some((name.to_owned(), quoted(name)?))).collect();
         Ok(TableLayout { table: self.clone(), columns, cells })

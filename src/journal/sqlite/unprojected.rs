@@ -132,7 +132,7 @@ impl StatusChange {
             state: Some(job.state()),
             updated,
             statuses: job.graph().indices().map(|step| (step, job.status(step).into())).collect(),
-            cells: job.cells(),
+            cells: job.sql_cells(),
         }
     }
 }
