@@ -189,7 +189,7 @@ impl Metrics {
             mailbox_depth: register.gauge_vec(
                 "actor_mailbox_depth",
                 "messages waiting in the mailboxes of a kind of actor: job, router, journal, \
-                 archive, bus, supervisor, announcer",
+                 archive, bus, supervisor, scheduler, announcer",
                 &["actor"],
             ),
             mailbox_high_water: register.gauge_vec(

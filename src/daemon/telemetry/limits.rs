@@ -11,9 +11,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The metrics of the limits. See the [module](self).
 #[derive(Clone)]
 pub struct LimitMetrics {
-    /// `workflow_limit_held{limit}`: steps that hold a place, of all keys together.
+    /// `workflow_limit_held{limit}`: steps and jobs that hold a place, of all keys together.
     held: IntGaugeVec,
-    /// `workflow_limit_waiting{limit}`: steps that wait for a place, of all keys together.
+    /// `workflow_limit_waiting{limit}`: steps and jobs that wait for a place, of all keys together.
     waiting: IntGaugeVec,
     /// `workflow_limit_wait_seconds{limit}`: how long attempts waited until they were admitted.
     wait: HistogramVec,
@@ -27,12 +27,12 @@ impl LimitMetrics {
         LimitMetrics {
             held: register.gauge_vec(
                 "limit_held",
-                "steps that hold a place of a limit, of all keys together",
+                "steps and jobs that hold a place of a limit, of all keys together",
                 &["limit"],
             ),
             waiting: register.gauge_vec(
                 "limit_waiting",
-                "steps that wait for a limit, of all keys together",
+                "steps and jobs that wait for a limit, of all keys together",
                 &["limit"],
             ),
             wait: register.histogram_vec(
