@@ -93,6 +93,96 @@ def check_settings():
             fault(page, f"config/default.yaml has no setting {name}")
 
 
+def table(page, begin):
+    """The first cell of each row of the table that begins with this line."""
+    text = page.read_text().split(begin + "\n|---|---|\n", 1)
+    if len(text) < 2:
+        fault(page, f"there is no table that begins with {begin}")
+        return []
+    rows = text[1].split("\n\n", 1)[0].split("\n")
+    return [re.split(r"(?<!\\)\|", row)[1] for row in rows]
+
+
+def check_commands():
+    """The overview of commands names each command that the program has, and no other, nor an option that it lacks."""
+    page = root / "docs/reference/command-line.md"
+    made = (root / "docs/reference/commands.md").read_text()
+    common, each = made.split("## Each command")
+    words = set(re.findall(r"^\| `(?:-\w, )?(--[\w-]+)", common, re.M))
+    options, name = {}, None
+    for row in each.split("\n"):
+        if command := re.match(r"\| \*\*`([\w -]+)`\*\* \|(.*)", row):
+            name = command[1]
+            options[name] = words & set(re.findall(r"`(--[\w-]+)`", command[2]))
+        elif name and (option := re.match(r"\| `(?:-\w, )?(--[\w-]+)", row)):
+            options[name].add(option[1])
+    told = set()
+    for cell in table(page, "| command | |"):
+        for written in re.findall(r"`([^`]+)`", cell):
+            name = next((name for name in sorted(options, key=len, reverse=True) if f"{written} ".startswith(f"{name} ")), None)
+            group = written.split()[0]
+            told.add(group)
+            name = name or next((group for known in options if known.startswith(f"{group} ")), None)
+            if not name:
+                fault(page, f"there is no command `{written}`")
+                continue
+            taken = set().union(*(taken for known, taken in options.items() if known == name or known.startswith(f"{name} ")))
+            for option in re.findall(r"--[\w-]+", written):
+                if option not in taken:
+                    fault(page, f"`{name}` has no option {option}")
+    for group in sorted({name.split()[0] for name in options} - told):
+        fault(page, f"the overview has no row for the command `{group}`")
+
+
+def check_calls():
+    """The overview of the API names each call that the program answers, and no other, nor a parameter that it lacks."""
+    page = root / "docs/reference/http-api.md"
+    made = (root / "docs/reference/http-api-calls.md").read_text()
+    calls = re.findall(r"^\| `([A-Z]+) (\S+)` \| .* \| (.*) \|$", made, re.M)
+    told = set()
+    for cell in table(page, "| call | answer |"):
+        for written in re.findall(r"`([^`]+)`", cell):
+            method, _, target = written.partition(" ")
+            path, _, query = target.partition("?")
+            pattern = re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path)))
+            matching = [call for call in calls if call[0] == method and pattern.fullmatch(call[1])]
+            if not matching:
+                fault(page, f"there is no call `{written}`")
+            told.update(call[:2] for call in matching)
+            for parameter in re.findall(r"(?:^|&)(\w+)", query):
+                # That of readiness is not in /openapi.json.
+                if path != "/readyz" and not any(f"`{parameter}`" in call[2] for call in matching):
+                    fault(page, f"`{method} {path}` has no parameter {parameter}")
+    for method, path, _ in calls:
+        if (method, path) not in told:
+            fault(page, f"the overview has no row for `{method} {path}`")
+
+
+def check_files():
+    """Files of the project that pages name in code are there. Decisions tell of what was."""
+    tops = {path.relative_to(root).parts[0] for path in tracked() if path.parent != root}
+    named = re.compile(rf"(?<![\w./-])(?:{'|'.join(map(re.escape, sorted(tops)))})(?:/[\w.-]+)+(?![\w/*…{{-])")
+    for page in tracked("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md"):
+        if page.parent.name == "decisions":
+            continue
+        for code in re.findall(r"`([^`\n]+)`", page.read_text()):
+            for name in named.findall(code):
+                if not any((folder / name).exists() for folder in (root, root / "src", page.parent)):
+                    fault(page, f"there is no {name}")
+
+
+def check_attacks():
+    """Each test that docs/reference/security.md names for an attack is there."""
+    page = root / "docs/reference/security.md"
+    text = page.read_text().split("## Attacks that are tests", 1)[1].split("\n## ", 1)[0]
+    places = [root / "tests/fast", root / "tests/slow", root / "src", root / "src/daemon"]
+    for row in (line for line in text.split("\n") if line.startswith("| ")):
+        for name in re.findall(r"`([a-z_:]+)`", row.rstrip(" |").rsplit("|", 1)[1]):
+            file = name.replace("::", "/") + ".rs"
+            if not any((place / file).is_file() for place in places):
+                fault(page, f"there is no test {name}")
+
+
 def check_index(pages):
     """llms.txt names every page, but for the single decisions."""
     index = root / "docs/llms.txt"
@@ -137,6 +227,10 @@ def main():
     if len(readme.read_text().splitlines()) > README_LINES_MAX:
         fault(readme, f"more than {README_LINES_MAX} lines: it is an entrance, the pages are in docs/")
     check_settings()
+    check_commands()
+    check_calls()
+    check_files()
+    check_attacks()
     check_decisions()
     check_index(pages)
     if faults:
