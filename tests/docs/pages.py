@@ -216,6 +216,33 @@ def check_decisions():
             fault(folder / name, "docs/decisions/README.md does not name it")
 
 
+def code(*folders):
+    """The text of the sources, with the lines of a string that goes on joined."""
+    texts = [file.read_text() for file in tracked(*folders) if file.suffix in (".rs", ".py", ".js", ".mjs")]
+    return " ".join(re.sub(r"\\\n\s*", "", "\n".join(texts)).split())
+
+
+def check_messages():
+    """What a table of messages says that the program prints, it prints: each part between what differs."""
+    page = root / "docs/how-to/find-what-is-wrong.md"
+    program = code("src/*").replace('\\"', '"')
+    for line in page.read_text().split("\n"):
+        cell = line.split("|")[1] if line.startswith("|") else ""
+        for message in re.findall(r"`([^`]+)`", cell):
+            for part in re.split(r"…|<[a-z_.]+>|\bNAME\b|\b10s\b|\{.*\}|\"[a-z]+\"|^workflow_", message):
+                if part.strip(" ,:.") not in program:
+                    fault(page, f"the program has no message with: {part}")
+
+
+def check_named_tests():
+    """The tests that the pages of guarantees name are there."""
+    tests = code("src/*", "tests/*")
+    for page in tracked("docs/why/*.md"):
+        for name in re.findall(r"`(?:\w+::)*([a-z0-9]+(?:_[a-z0-9]+){4,})`", page.read_text()):
+            if f"fn {name}(" not in tests:
+                fault(page, f"there is no test {name}")
+
+
 def main():
     pages = tracked("docs/*.md")
     for page in pages:
@@ -233,6 +260,8 @@ def main():
     check_attacks()
     check_decisions()
     check_index(pages)
+    check_messages()
+    check_named_tests()
     if faults:
         sys.exit("\n".join(faults))
     print(f"{len(pages)} pages")
