@@ -13,7 +13,7 @@ import { uuidOf } from '../lib/search.js';
 import { parted } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, settled } from '../lib/states.js';
-import { bytes, count, plain, shortId, shown } from '../lib/text.js';
+import { bytes, count, named, plain, shortId, shown } from '../lib/text.js';
 import { millis, moment, span } from '../lib/time.js';
 
 /** @import { Attempt, FoundPage, Job, Step, StepDetail } from '../lib/types.js' */
@@ -121,7 +121,8 @@ class Compare {
   }
 
   title() {
-    return this.#attempts ? plain(`Attempts of ${this.#step}`) : `${plain(shortId(this.#ids[0]))} and ${plain(shortId(this.#ids[1]))}`;
+    const names = this.#ids.map((id, index) => this.#jobs.data?.[index]?.label ?? shortId(id));
+    return plain(this.#attempts ? `Attempts of ${this.#step}` : names.join(' and '));
   }
 
   template() {
@@ -136,7 +137,7 @@ class Compare {
     const step = this.#step;
     const same = a.definition !== undefined && a.definition === b.definition;
     return html`<header class="page-head"><h1>Compared</h1>${refusal(this.#jobs.problem)}<span class="space"></span>${step ? html`<a class="button small" href=${changed(this.#route, { step: undefined })}>To the whole jobs</a>` : nothing}<a class="button small" href=${link(['compare', this.#ids[1], this.#ids[0]], this.#route.query)}>Other way round</a></header>
-      <section class="panel" aria-label="Jobs"><div class="table-wrap" ${scrolls()}><table class="compare-table"><thead><tr><th><span class="sr">What</span></th>${jobs.map((job, index) => html`<th scope="col"><span class="quiet">${index ? 'and' : 'from'}</span> <a href=${link(['job', job.uuid])}><code>${shown(shortId(job.uuid))}</code></a> ${shown(job.workflow)}</th>`)}</tr></thead><tbody>
+      <section class="panel" aria-label="Jobs"><div class="table-wrap" ${scrolls()}><table class="compare-table"><thead><tr><th><span class="sr">What</span></th>${jobs.map((job, index) => html`<th scope="col"><span class="quiet">${index ? 'and' : 'from'}</span> <a href=${link(['job', job.uuid])}>${named(job.label, job.uuid)}</a> ${shown(job.workflow)}</th>`)}</tr></thead><tbody>
         ${row('state', jobs.map((job) => badge(job.state)), a.state !== b.state)}
         ${row('created', jobs.map((job) => moment(job.created)))}
         ${row('took', jobs.map((job) => span((job.ended ? millis(job.ended) : Date.now()) - millis(job.created))))}
@@ -170,7 +171,7 @@ class Compare {
     const choose = (/** @type {number} */ index) => html`<select class="field" aria-label=${index ? 'Second attempt' : 'First attempt'} @change=${(/** @type {Event} */ event) => go(changed(this.#route, { attempts: numbers.with(index, Number(/** @type {HTMLSelectElement} */ (event.target).value)).join(',') }))}>${all.map((one) => html`<option value=${one.attempt} ?selected=${one.attempt === numbers[index]}>Attempt ${one.attempt}</option>`)}</select>`;
     const [a, b] = two;
     const texts = two.map((one) => one?.raw);
-    return html`<header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href=${link(['job', job.uuid], { step: this.#step })}><code>${shown(shortId(job.uuid))}</code></a><span class="quiet">/</span></nav><h1>Attempts of ${shown(this.#step)}</h1></header>
+    return html`<header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href=${link(['job', job.uuid], { step: this.#step })}>${named(job.label, job.uuid)}</a><span class="quiet">/</span></nav><h1>Attempts of ${shown(this.#step)}</h1></header>
       ${refusal(this.#detail?.problem)}
       ${all.length ? html`<section class="panel" aria-label="Attempts"><div class="table-wrap" ${scrolls()}><table class="compare-table"><thead><tr><th><span class="sr">What</span></th><th scope="col">${choose(0)}</th><th scope="col">${choose(1)}</th></tr></thead><tbody>
         ${row('state', two.map((one) => badge(one?.state)), a?.state !== b?.state)}
@@ -253,7 +254,7 @@ export function openCompare(job) {
     redraw();
   };
   openDialog({
-    title: `Compare job ${shortId(job.uuid)}`,
+    title: plain(`Compare job ${job.label ?? shortId(job.uuid)}`),
     body: () => html`<form class="dialog-form" @submit=${(/** @type {Event} */ event) => {
       event.preventDefault();
       const id = uuidOf(text);

@@ -14,7 +14,7 @@ import { changed, link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, settled, sign } from '../lib/states.js';
-import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
+import { count, counted, named, plain, share, shortId, shown } from '../lib/text.js';
 import { millis, span } from '../lib/time.js';
 import { operate, OPERATIONS } from './job-operations.js';
 import { endedWith } from './job-step.js';
@@ -225,7 +225,7 @@ class Fanout {
     return html`<div class="fanout">
       <header class="job-head">
         <div class="job-name">
-          <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a><span class="quiet">/</span><a href=${link(['job', job.uuid], { step: this.#step })}><code>${shortId(job.uuid)}</code></a></nav>
+          <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a><span class="quiet">/</span><a href=${link(['job', job.uuid], { step: this.#step })}>${named(job.label, job.uuid)}</a></nav>
           <div class="job-title"><h1>${shown(this.#step)}</h1>${badge(step.state)}<span class="quiet">${counted(figures.items, 'item')}</span></div>
         </div>
         <div class="job-actions">${OPERATIONS.filter((operation) => may() && operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>

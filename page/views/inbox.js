@@ -11,7 +11,7 @@ import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { fullName, may, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
-import { count, counted, plain, shortId, shown } from '../lib/text.js';
+import { count, counted, named, plain, shortId, shown } from '../lib/text.js';
 import { ago, millis, moment, span } from '../lib/time.js';
 import { whyField } from './job-operations.js';
 import { definitionOf } from './job.js';
@@ -23,7 +23,7 @@ import { Payload } from './payload.js';
 
 /**
  * @typedef {{ workflow: string, name: string, vhost: string | undefined, step: StepDefinition, word: string }} Asking a step of a workflow that a person completes
- * @typedef {{ key: string, asking: Asking, job: string, created: string, since: string | undefined }} Letter a step of a job that waits for one
+ * @typedef {{ key: string, asking: Asking, job: string, label: string | undefined, created: string, since: string | undefined }} Letter a step of a job that waits for one
  * @typedef {{ letters: Letter[], total: number, minimum: boolean, tasks: boolean, whole: boolean }} Inbox `whole`: its letters are there, not their number alone
  */
 
@@ -133,7 +133,7 @@ export const inbox = new Source(async (signal) => {
       result.total += page.count ?? page.jobs.length;
       continue;
     }
-    const letters = await Promise.all(page.jobs.map(async ({ job, created }) => ({ key: keyOf(job, one.step.name), asking: one, job, created, since: await sinceOf(job, one.step.name, signal).catch(() => undefined) })));
+    const letters = await Promise.all(page.jobs.map(async ({ job, label, created }) => ({ key: keyOf(job, one.step.name), asking: one, job, label, created, since: await sinceOf(job, one.step.name, signal).catch(() => undefined) })));
     const waiting = letters.filter(({ since }) => since !== undefined);
     result.letters.push(...waiting);
     result.total += page.next ? Math.max(waiting.length, (page.count ?? 0) - (letters.length - waiting.length)) : waiting.length;
@@ -156,7 +156,7 @@ function notify(letters) {
   if (!fresh.length || !preferences.notify || !canNotify() || Notification.permission !== 'granted' || (app.view?.page === 'inbox' && !document.hidden)) return;
   const [first] = fresh;
   const address = fresh.length === 1 ? letterLink(first) : '#/inbox';
-  const shownNow = new Notification(fresh.length === 1 ? `${first.asking.workflow}: ${first.asking.step.name}` : `${fresh.length} steps wait for a person`, { body: fresh.length === 1 ? `Job ${shortId(first.job)} waits for a decision` : plain([...new Set(fresh.map(({ asking: { step } }) => step.name))].join(', ')), tag: 'workflow-manager.inbox' });
+  const shownNow = new Notification(fresh.length === 1 ? `${first.asking.workflow}: ${first.asking.step.name}` : `${fresh.length} steps wait for a person`, { body: fresh.length === 1 ? plain(`${first.label ?? `Job ${shortId(first.job)}`} waits for a decision`) : plain([...new Set(fresh.map(({ asking: { step } }) => step.name))].join(', ')), tag: 'workflow-manager.inbox' });
   shownNow.onclick = () => {
     window.focus();
     go(address);
@@ -251,9 +251,9 @@ class InboxView {
 
   /** @param {Letter} letter */
   #row(letter) {
-    const { asking: { workflow, step }, job, since } = letter;
+    const { asking: { workflow, step }, job, label, since } = letter;
     const chosen = this.#route.query.get('job') === job && this.#route.query.get('step') === step.name;
-    return html`<li data-row=${letter.key}><a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step: step.name })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step.name)}</b> <span class="quiet">${shown(workflow)}</span></span><span class="quiet" title=${since ?? ''}>${span(Date.now() - millis(since))}</span><code class="quiet letter-job">${shown(shortId(job))}</code></a></li>`;
+    return html`<li data-row=${letter.key}><a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step: step.name })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step.name)}</b> <span class="quiet">${shown(workflow)}</span></span><span class="quiet" title=${since ?? ''}>${span(Date.now() - millis(since))}</span><span class="quiet letter-job">${named(label, job)}</span></a></li>`;
   }
 
   /** @param {Letter[]} letters */
@@ -364,11 +364,11 @@ class Panel {
 
   /** @param {boolean} waits */
   template(waits) {
-    const { asking: { workflow, step }, job, since } = this.#letter;
+    const { asking: { workflow, step }, job, label, since } = this.#letter;
     // The first word is the one that it has while it waits.
     const words = (step.statusKey ? step.statuses?.slice(1) : undefined) ?? [];
     return html`<section class="panel inbox-panel" aria-label="Decision">
-      <header class="panel-head"><div class="step-title"><h2>${shown(step.name)}</h2><span class="quiet">${shown(workflow)}</span></div><span class="space"></span><a class="button small" href=${link(['job', job], { step: step.name })}>Job ${shown(shortId(job))}</a></header>
+      <header class="panel-head"><div class="step-title"><h2>${shown(step.name)}</h2><span class="quiet">${shown(workflow)}</span></div><span class="space"></span><a class="button small" href=${link(['job', job], { step: step.name })}>${label === undefined ? html`Job ${shown(shortId(job))}` : named(label, job)}</a></header>
       <p class="step-line quiet">waits since ${moment(since)}</p>
       <div class="tab-body"><h3>What it was given</h3>${this.#input.template()}
         <details class="why-more" @toggle=${() => { this.#message ??= new Payload(['job', job, 'message'], { name: 'message', none: 'The job has no message.' }); redraw(); }}><summary>The job’s message</summary>${this.#message?.template() ?? nothing}</details></div>

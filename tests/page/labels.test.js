@@ -83,3 +83,19 @@ test('labels and columns are readable on a phone and in the dark', async () => {
     }
   }
 });
+
+test('the inbox and a comparison call jobs by their labels', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/inbox');
+    await page.waitForFunction(() => document.querySelectorAll('.letters [data-row]').length === 3);
+    const names = await page.locator('.letter-job').allInnerTexts();
+    assert.ok(names.some((name) => name.startsWith('A parcel that is very heavy')), names.join('; '));
+    assert.ok(names.includes(ids[2].slice(0, 8)), 'a job without a label has its id');
+    await page.locator('.letters a', { hasText: 'A parcel' }).click();
+    await page.locator('.inbox-panel .panel-head a', { hasText: 'A parcel' }).waitFor();
+    await go(`#/compare/${ids[0]}/${ids[2]}`);
+    await page.locator('.compare-table th', { hasText: HOSTILE }).waitFor();
+    await page.waitForFunction((label) => document.title.startsWith(`${label} and `), HOSTILE);
+    // A job that has not ended has no result.
+  }, { expected: /409/ });
+});
