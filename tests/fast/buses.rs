@@ -571,3 +571,11 @@ fn a_manager_that_has_stopped_leaves_nothing_open() {
         until("nothing holds what the manager had", || health.upgrade().is_none()).await;
     });
 }
+
+#[cfg(feature = "kafka")]
+#[test]
+fn the_buses_of_the_reference_are_valid_settings() {
+    let page = include_str!("../../docs/reference/buses.md");
+    let block = page.split("```yaml\n").nth(1).and_then(|block| block.split("```").next());
+    load_settings(block.expect("a block")).expect("the settings of docs/reference/buses.md");
+}

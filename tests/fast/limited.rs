@@ -1,5 +1,6 @@
 //! Limits in a running manager: who is admitted, and what a restart keeps.
 
+use actix_web::http::StatusCode;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use support::manager::{TestManager, echo};
 use support::waits::within;
 use workflow_manager::bus::Publication;
 use workflow_manager::engine::{JobId, JobState, Operation, Reply, StepIndex, Timestamp};
+use workflow_manager::settings::Settings;
 
 const WORKFLOWS: &str = "
 limits:
@@ -83,6 +85,54 @@ fn a_place_is_held_over_a_restart_and_is_free_when_its_holder_has_ended() {
         assert_eq!(is_empty, Some(true));
         manager.stop().await;
     });
+}
+
+#[test]
+fn a_limit_that_a_reload_changes_counts_at_once_and_lowering_it_cancels_no_holder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("workflows.yaml");
+    let with_places = |count: u32| {
+        let text = WORKFLOWS.replace("concurrency: 1", &format!("concurrency: {count}"));
+        std::fs::write(&file, text).expect("written");
+    };
+    with_places(1);
+    let named = |settings: &mut Settings| settings.workflows = vec![file.clone()];
+    let manager = TestManager::with(WORKFLOWS).folder(folder.path()).set(named);
+    actix_rt::System::new().block_on(manager.serve_here(async |api| {
+        let reload = async |count: u32| {
+            with_places(count);
+            let reloaded = api.post("/api/reload", "").await;
+            assert_eq!(reloaded.status, StatusCode::OK, "{}", reloaded.text());
+        };
+        let held = async |held: u64, waiting: u64| {
+            let is_so = |told: &Value| {
+                let limits = told["limits"].as_array().into_iter().flatten();
+                let mut licenses = limits.filter(|limit| limit["name"] == "license");
+                licenses.any(|limit| limit["held"] == held && limit["waiting"] == waiting)
+            };
+            api.until("/api/limits", is_so).await;
+        };
+        let mut jobs = Vec::new();
+        for _ in 0..3 {
+            jobs.push(api.create_job("one", "{}").await);
+        }
+        let reply = async |job: &str| {
+            let answer = api.post(&format!("/api/job/{job}/step/pay"), "{}").await;
+            assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+        };
+        held(1, 2).await;
+        reload(2).await;
+        held(2, 1).await;
+        // Both keep their places; one leaves, and nobody follows.
+        reload(1).await;
+        held(2, 1).await;
+        reply(&jobs[0]).await;
+        held(1, 1).await;
+        reply(&jobs[1]).await;
+        held(1, 0).await;
+        reply(&jobs[2]).await;
+        held(0, 0).await;
+    }));
 }
 
 #[test]

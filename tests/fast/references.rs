@@ -1,6 +1,7 @@
 //! The tables of docs/reference are what the program says of itself: its commands, the calls of its
 //! API, its metrics. Two pages are made here; where they differ, `just references` writes them.
 
+use daemon::load::json_schema;
 use daemon::telemetry::Metrics;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -237,4 +238,33 @@ fn each_metric_has_its_row_with_its_labels_its_kind_and_its_help() {
     let extra: Vec<&str> = rows.keys().copied().filter(|name| !told.contains(*name)).collect();
     assert!(wrong.is_empty(), "docs/reference/metrics.md needs rows such as\n{}", wrong.join("\n"));
     assert!(extra.is_empty(), "docs/reference/metrics.md has what is no metric: {extra:?}");
+}
+
+#[test]
+fn each_key_of_the_workflow_file_has_its_row() {
+    let page = include_str!("../../docs/reference/workflow-file.md");
+    let mut told: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for row in page.lines().filter_map(|line| line.strip_prefix("| ")) {
+        let Some((place, keys)) = row.split_once(" | ") else { continue };
+        let keys = keys.split(" | ").next().unwrap_or_default();
+        // The pattern `x-…` is no key of the schema.
+        let keys = keys.split('`').skip(1).step_by(2).filter(|key| *key != "x-…");
+        told.entry(place).or_default().extend(keys);
+    }
+    let schema = json_schema();
+    let definition = |name: &str| &schema["definitions"][name];
+    for (place, described) in [
+        ("file", &schema),
+        ("workflow", definition("workflow")),
+        ("task", definition("task")),
+        ("step", definition("step")),
+        ("limit", definition("limit")),
+        ("limit of a workflow", definition("jobLimit")),
+        ("retry", definition("retry")),
+        ("schedule", definition("schedule")),
+    ] {
+        let keys = described["properties"].as_object().expect("properties");
+        let keys: BTreeSet<&str> = keys.keys().map(String::as_str).collect();
+        assert_eq!(told.get(place), Some(&keys), "docs/reference/workflow-file.md, {place}");
+    }
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use workflow_manager::cli::workflow_test::run_tests;
-use workflow_manager::load::load_files;
+use workflow_manager::load::{load_files, load_text};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -316,4 +316,18 @@ tests:
 ";
     let (_folder, path) = written(workflow, tests);
     passes(&path, 3);
+}
+
+#[test]
+fn the_workflow_files_of_the_reference_are_valid() {
+    let mut count = 0;
+    for page in ["workflow-file", "workflow-data"] {
+        for block in blocks(&format!("docs/reference/{page}.md")) {
+            if let Err(errors) = load_text(page, &block) {
+                panic!("{errors}\n{block}");
+            }
+            count += 1;
+        }
+    }
+    assert_eq!(count, 8);
 }

@@ -225,3 +225,12 @@ fn no_proxy_of_the_environment_hears_a_token_or_a_password() {
     proxy.set_nonblocking(true).unwrap();
     assert!(proxy.accept().is_err(), "the proxy was spoken to");
 }
+
+#[test]
+fn a_head_has_ninety_six_headers_at_most() {
+    let daemon = start();
+    let with = |count: usize| raw(&daemon, &request("GET /livez", &"X: a\r\n".repeat(count)));
+    // Host is one of them.
+    assert_eq!(with(95), Some(200));
+    assert_eq!(with(96), Some(431));
+}

@@ -4,6 +4,7 @@
 mod faults;
 pub(crate) mod server;
 mod standby;
+mod tls;
 
 use std::path::Path;
 use std::process::Command;

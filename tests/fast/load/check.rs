@@ -92,3 +92,15 @@ pub(super) fn checked(text: &str, json: bool) -> (bool, String) {
     let prefix = format!("{}/", directory.path().display());
     (valid, String::from_utf8(out).expect("text").replace(&prefix, ""))
 }
+
+#[test]
+fn check_prints_what_the_reference_shows() {
+    let page = include_str!("../../../docs/reference/workflow-file.md");
+    let mut blocks = page.split("```").skip(1).step_by(2);
+    let printed = blocks.next().expect("what check prints");
+    let printed = printed.split_once("workflow.yaml\n").expect("the command").1;
+    let text = blocks.next().expect("the file").strip_prefix("yaml\n").expect("YAML");
+    let (valid, shown) = checked(text, false);
+    assert!(valid);
+    assert_eq!(shown.trim_end(), printed.trim_end());
+}

@@ -40,6 +40,7 @@ pub use past::{
     the_newest_ledger_of_each_schedule_comes_back,
     the_newest_position_of_each_partition_comes_back,
     what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time,
+    what_operators_have_changed_is_there_until_it_is_ended,
 };
 pub use places::{InDatabase, InFile, Place};
 pub use searches::{
@@ -85,6 +86,7 @@ macro_rules! journal_rules {
             jobs_are_counted_by_state_and_by_definition
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
             the_newest_ledger_of_each_schedule_comes_back
+            what_operators_have_changed_is_there_until_it_is_ended
             the_newest_position_of_each_partition_comes_back
             child_jobs_are_listed_under_their_parent
             a_job_that_another_calls_keeps_its_depth

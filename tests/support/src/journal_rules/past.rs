@@ -2,7 +2,9 @@
 
 use super::{FIRST, Live, Place, chain, opened};
 use std::sync::Arc;
-use workflow_manager::engine::{Definition, Graph, JobState, Step, Timestamp};
+use workflow_manager::engine::{
+    Control, ControlKey, ControlKind, Definition, Graph, JobState, Step, Timestamp,
+};
 use workflow_manager::journal::{
     DefinitionUse, EndedCursor, JobNumber, Journal, NEWEST_CURSOR, Notice, Record, Records,
     StoredLedger, StoredOffset,
@@ -167,6 +169,30 @@ pub fn notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_agai
     journal.append(&[&with_notice(3)]).expect("commits");
     let waiting = journal.records().load_notices(0, 9).expect("reads");
     assert!(matches!(&waiting[..], [(number, _)] if *number > second), "{waiting:?}");
+}
+
+pub fn what_operators_have_changed_is_there_until_it_is_ended(place: &dyn Place) {
+    let control = |kind: ControlKind, reason: &str| Control {
+        key: ControlKey { kind, bus: "".into(), vhost: "v".into(), name: "a".into() },
+        rate: None,
+        concurrency: None,
+        reason: Some(reason.into()),
+        by: None,
+        since: Timestamp(1),
+        until: Some(Timestamp(9)),
+    };
+    let mut journal = opened(place);
+    let ended = control(ControlKind::WorkflowPause, "first");
+    for written in [&control(ControlKind::QueuePause, "first"), &ended] {
+        journal.store_control(written).expect("written");
+    }
+    let newer = control(ControlKind::QueuePause, "second");
+    journal.store_control(&newer).expect("replaced");
+    journal.delete_control(&ended.key).expect("deleted");
+    let left = place.crash();
+    assert_eq!(opened(&*left).load_controls().expect("reads"), [newer.clone()]);
+    drop(journal);
+    assert_eq!(opened(place).load_controls().expect("reads"), [newer], "after a start");
 }
 
 pub fn the_newest_ledger_of_each_schedule_comes_back(place: &dyn Place) {
