@@ -107,7 +107,7 @@ fn a_limit_that_a_reload_changes_counts_at_once_and_lowering_it_cancels_no_holde
         let held = async |held: u64, waiting: u64| {
             let is_so = |told: &Value| {
                 let limits = told["limits"].as_array().into_iter().flatten();
-                let mut licenses = limits.filter(|limit| limit["name"] == "license");
+                let mut licenses = limits.filter(|limit| limit["limit"] == "license");
                 licenses.any(|limit| limit["held"] == held && limit["waiting"] == waiting)
             };
             api.until("/api/limits", is_so).await;
