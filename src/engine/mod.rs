@@ -82,6 +82,7 @@ mod openapi;
 mod operations;
 pub mod origin;
 pub mod queue_declaration;
+pub mod reason_pattern;
 mod recover;
 mod reply;
 pub mod schedule;
@@ -127,6 +128,7 @@ pub use origin::{Origin, ParentItem};
 pub use queue_declaration::{
     QUEUE_TYPE, QueueArgument, QueueArguments, QueueDeclaration, QueueType, check_argument,
 };
+pub use reason_pattern::{ReasonId, ReasonPattern};
 pub use schedule::{Schedule, ScheduledSlot};
 pub use spare::{SparePlaces, SpareSource};
 pub use state::{JobState, StepState};
