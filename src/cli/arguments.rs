@@ -39,8 +39,8 @@ pub(super) use init::InitArguments;
 pub(super) use job_ref::JobRef;
 pub(super) use journal::{CopyArguments, JournalCommand};
 pub(super) use operate::{
-    CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, SearchArguments,
-    StepStatusFilter,
+    CompleteArguments, FilterArguments, OperateArguments, ReasonsArguments, RedispatchArguments,
+    SearchArguments, StepStatusFilter,
 };
 pub(super) use parts::{
     AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
@@ -168,6 +168,8 @@ pub(crate) enum ClientCommand {
     },
     /// Search jobs by workflow, state, status, id and time
     Search(SearchArguments),
+    /// Tell why jobs and child jobs failed, the most frequent reasons first
+    Reasons(ReasonsArguments),
     /// Cancel running or paused jobs; later replies are ignored
     Cancel(OperateArguments),
     /// Pause jobs, a queue, a workflow or a limit: replies are accepted, but nothing new is

@@ -32,6 +32,7 @@ mod list_printer;
 mod operate;
 mod plural;
 mod progress;
+mod reasons;
 mod responses;
 mod run;
 mod schedules;
@@ -181,6 +182,7 @@ fn run_client_command(
         ClientCommand::Why { id, client } => operate::explain_job(&id, &client, out)?,
         ClientCommand::Reload { client } => operate::reload(&client, out)?,
         ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
+        ClientCommand::Reasons(arguments) => reasons::list_reasons(&arguments, out)?,
         ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
         ClientCommand::Pause(PauseArguments { jobs, subject }) => match subject {
             Some(subject) => controls::pause(subject, out)?,

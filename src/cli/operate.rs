@@ -197,6 +197,7 @@ pub(super) fn operate(
             schedule,
             column,
             label,
+            reason_id,
             after,
             before,
             limit: _,
@@ -207,12 +208,13 @@ pub(super) fn operate(
             && schedule.is_none()
             && column.is_empty()
             && label.is_none()
+            && reason_id.is_none()
             && after.is_none()
             && before.is_none()
         {
             let text = format!(
                 "{operation} needs a job's id, or a filter for several: --workflow, --state, \
-                 --status, --schedule, --column, --label, --after or --before"
+                 --status, --schedule, --column, --label, --reason-id, --after or --before"
             );
             return Err(ClientError::Usage(text));
         }
@@ -458,6 +460,7 @@ fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
         ("state", &filter.state),
         ("schedule", &filter.schedule),
         ("label", &filter.label),
+        ("reasonId", &filter.reason_id),
         ("after", &filter.after),
         ("before", &filter.before),
     ];

@@ -348,7 +348,7 @@ impl Entry {
     }
 
     /// Returns the reason for which it ended the job; `None`: it did not, or the job completed.
-    pub fn into_reason(self) -> Option<Arc<str>> {
+    pub fn reason(&self) -> Option<&Arc<str>> {
         match self {
             Entry::Job(JobEntry::Failed { reason, .. } | JobEntry::Cancelled { reason, .. }) => {
                 Some(reason)

@@ -225,6 +225,13 @@ pub(super) mod reasons {
     pub(crate) const STEP_PAUSES: &str = "its step begins again after a pause";
 }
 
+/// Returns whether a child job failed for this reason because its parent halted it: nothing went
+/// wrong in it.
+pub fn is_halt_reason(reason: &str) -> bool {
+    use reasons::{JOB_FAILED, STEP_FAILED, STEP_PAUSES, STEP_RERUN};
+    [JOB_FAILED, STEP_FAILED, STEP_PAUSES, STEP_RERUN].contains(&reason)
+}
+
 /// A request for an operation, with its principal and its reason.
 #[derive(Clone, Debug)]
 pub struct OperationRequest {

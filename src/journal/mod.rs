@@ -10,6 +10,7 @@ mod checksums;
 mod cluster;
 mod copy;
 mod error;
+mod failures;
 mod inconsistency;
 mod last_instant;
 mod numbers;
@@ -25,6 +26,7 @@ mod traits;
 pub use cluster::{ActiveProcess, ClusterName, ClusterProcess, ClusterStatus};
 pub use copy::{CopyCounts, CopyProgress, CopySummary, JournalPlace, copy_journal};
 pub use error::{FileLoss, JournalError, Remedy};
+pub use failures::{FailureFilter, FailureGroup, FailureGroups, GROUPED_FAILURES_MAX};
 pub use numbers::{JobNumbers, NameOrdinal, spread_key};
 pub use ownership::{LEASE, Ownership};
 pub use postgres::{
@@ -45,7 +47,7 @@ pub use sqlite::{
     BackupSummary, JournalOptions, Reader, SqliteJournal, back_up, inspect_backup, restore,
 };
 pub use traits::{
-    ChildRecords, ClusterRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal,
-    NoticeRecords, OffsetRecords, Records, ScheduleRecords, SearchRecords, StatisticsRecords,
-    StatusRecords,
+    ChildRecords, ClusterRecords, DefinitionRecords, FailureRecords, HistoryRecords, JobRecords,
+    Journal, NoticeRecords, OffsetRecords, Records, ScheduleRecords, SearchRecords,
+    StatisticsRecords, StatusRecords,
 };

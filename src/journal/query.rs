@@ -3,7 +3,7 @@
 use super::record::JobNumber;
 use engine::{
     Cell, CellKind, Columns, Definition, DefinitionHash, Entry, Graph, Job, JobEntry, JobId,
-    JobState, Message, NamedCell, Recorded, StepIndex, Timestamp,
+    JobState, Message, NamedCell, ReasonId, Recorded, StepIndex, Timestamp,
 };
 use std::sync::Arc;
 
@@ -174,6 +174,9 @@ pub struct JobFilter {
     /// The full name of the schedule that started the job. It is in the first row of a job's
     /// record, which is read for each job that meets the other criteria.
     pub schedule: Option<String>,
+    /// The pattern of a reason. A root job has it if it failed for such a reason, or if a job of its
+    /// tree did; a child job, if it failed for such a reason itself.
+    pub reason: Option<ReasonId>,
     /// The earliest creation time, inclusive.
     pub created_from: Option<Timestamp>,
     /// The end of the range of creation times, exclusive.
@@ -212,6 +215,7 @@ impl JobFilter {
             cells,
             label,
             schedule,
+            reason,
             created_from,
             created_before,
             ended_from,
@@ -227,6 +231,7 @@ impl JobFilter {
             && cells.is_empty()
             && label.is_none()
             && schedule.is_none()
+            && reason.is_none()
             && times.iter().all(|time| time.is_none())
     }
 }

@@ -3,6 +3,7 @@
 
 use super::cluster::ClusterStatus;
 use super::error::{FileLoss, JournalError};
+use super::failures::{FailureFilter, FailureGroups};
 use super::numbers::JobNumbers;
 use super::ownership::Ownership;
 use super::query::{
@@ -364,6 +365,17 @@ pub trait SearchRecords: Send + Sync {
     fn count_matches(&self, filter: &JobFilter, limit: u32) -> Result<u32, JournalError>;
 }
 
+/// Reads the failures of jobs and child jobs.
+pub trait FailureRecords: Send + Sync {
+    /// Groups the newest failures by the pattern of their reason and by workflow. Returns at most
+    /// `limit` groups.
+    fn group_failures(
+        &self,
+        filter: &FailureFilter,
+        limit: u32,
+    ) -> Result<FailureGroups, JournalError>;
+}
+
 /// Reads when root jobs were created and ended, for statistics.
 pub trait StatisticsRecords: Send + Sync {
     /// Calls `handler` with the workflow and creation time of at most `limit` root jobs of this
@@ -459,6 +471,7 @@ pub trait Records:
     + ChildRecords
     + DefinitionRecords
     + SearchRecords
+    + FailureRecords
     + StatisticsRecords
     + StatusRecords
     + NoticeRecords

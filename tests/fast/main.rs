@@ -21,6 +21,7 @@ mod controls;
 mod derived;
 mod embedded;
 mod events;
+mod failures;
 mod floors;
 #[cfg(feature = "failpoints")]
 mod full_disk;

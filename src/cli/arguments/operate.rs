@@ -25,6 +25,9 @@ pub(crate) struct FilterArguments {
     /// Only jobs whose label has this text, in upper or lower case
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+    /// Only jobs that failed for this reason, or with child jobs that did: an id of `reasons`
+    #[arg(long, value_name = "ID")]
+    pub(crate) reason_id: Option<String>,
     /// Only jobs created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for seven days
     /// ago
     #[arg(long, value_name = "TIME")]
@@ -35,6 +38,23 @@ pub(crate) struct FilterArguments {
     /// At most this many jobs, the newest first
     #[arg(long, default_value_t = 1_000)]
     pub(crate) limit: u32,
+}
+
+/// Arguments of `reasons`.
+#[derive(Args, Debug)]
+pub(crate) struct ReasonsArguments {
+    /// Only failures of this workflow: NAME or VHOST/NAME
+    #[arg(long)]
+    pub(crate) workflow: Option<String>,
+    /// Only jobs that failed at this time or later, such as 2026-01-31T12:00:00Z, or 7d for seven
+    /// days ago
+    #[arg(long, value_name = "TIME")]
+    pub(crate) ended_after: Option<String>,
+    /// Only jobs that failed before this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) ended_before: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArguments,
 }
 
 /// Arguments of `search`.
@@ -93,8 +113,8 @@ pub(crate) struct OperateArguments {
     /// The job's id, or its first digits; without one, all jobs that the filter finds
     #[arg(
         conflicts_with_all = [
-            "workflow", "state", "status", "schedule", "column", "label", "after", "before",
-            "limit", "dry_run",
+            "workflow", "state", "status", "schedule", "column", "label", "reason_id", "after",
+            "before", "limit", "dry_run",
         ]
     )]
     pub(crate) id: Option<JobRef>,

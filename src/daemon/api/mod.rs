@@ -34,6 +34,7 @@ pub mod problem;
 pub mod query;
 mod queues;
 mod reads;
+mod reasons;
 pub mod rebuilt_jobs;
 mod redispatch;
 mod replies;

@@ -7,8 +7,8 @@ use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
     children, controls, definitions, events, guard, history, items, jobs, limits, manager,
-    misdirected, observe, openapi, operations, page, principal, queues, redispatch, replies,
-    schedules, search, status, step, step_down, token, why, worker, workflows,
+    misdirected, observe, openapi, operations, page, principal, queues, reasons, redispatch,
+    replies, schedules, search, status, step, step_down, token, why, worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -39,6 +39,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         page::ROUTES,
         principal::ROUTES,
         queues::ROUTES,
+        reasons::ROUTES,
         redispatch::ROUTES,
         replies::ROUTES,
         schedules::ROUTES,

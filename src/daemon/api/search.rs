@@ -11,8 +11,9 @@ use crate::view::CellsView;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use engine::cell::CELL_BYTES_MAX;
+use engine::reason_pattern::InvalidReasonId;
 use engine::text::{did_you_mean, quote};
-use engine::{JobId, JobState};
+use engine::{JobId, JobState, ReasonId};
 use journal::{JobFilter, JobNumber, ParentRecord, Records, SearchHit, SearchOrder};
 use serde::Serialize;
 use std::sync::Arc;
@@ -30,13 +31,14 @@ pub(super) const ROUTES: &[ApiRoute] =
     })];
 
 /// The parameters that select jobs, for a list or for a bulk operation.
-pub(super) const SEARCH_PARAMETERS: [Parameter; 13] = [
+pub(super) const SEARCH_PARAMETERS: [Parameter; 14] = [
     WORKFLOW,
     VHOST_OF_WORKFLOW,
     STATES,
     ID_PREFIX,
     BY_SCHEDULE,
     BY_LABEL,
+    BY_REASON,
     CREATED_AFTER,
     CREATED_BEFORE,
     ENDED_AFTER,
@@ -47,7 +49,7 @@ pub(super) const SEARCH_PARAMETERS: [Parameter; 13] = [
 ];
 
 /// The parameters by which a search can filter.
-pub(super) const FILTERS: [&str; 11] = [
+pub(super) const FILTERS: [&str; 12] = [
     "workflow",
     "state",
     "id",
@@ -58,6 +60,7 @@ pub(super) const FILTERS: [&str; 11] = [
     "endedBefore",
     "status.<step>",
     "label",
+    "reasonId",
     "column.<name>",
 ];
 
@@ -148,6 +151,7 @@ impl SearchQuery {
                 }
                 "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
                 "schedule" => query::set_once(&mut filter.schedule, &key, value)?,
+                "reasonId" => query::set_once(&mut filter.reason, &key, parse_reason_id(&value)?)?,
                 "label" => query::set_once(&mut filter.label, &key, parse_label(value)?)?,
                 "after" => query::set_once(&mut filter.created_from, &key, parse_time()?)?,
                 "before" => query::set_once(&mut filter.created_before, &key, parse_time()?)?,
@@ -324,6 +328,16 @@ fn parse_label(text: String) -> Result<String, Problem> {
         )));
     }
     Ok(text)
+}
+
+/// Parses the id of a reason's pattern.
+fn parse_reason_id(text: &str) -> Result<ReasonId, Problem> {
+    text.parse().map_err(|InvalidReasonId| {
+        Problem::malformed(format!(
+            "reasonId is {}, expected the id of a reason: 16 hex digits, as GET /api/reasons tells",
+            quote(text)
+        ))
+    })
 }
 
 /// Parses the order of the jobs on a page.

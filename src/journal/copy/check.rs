@@ -9,8 +9,10 @@ use super::transfer::{
     Original, OriginalJob, digest_of_job, digest_with_decision, digest_with_notice,
 };
 use crate::error::{JournalError, Remedy};
+use crate::failures::FailureChange;
 use crate::record::{JobNumber, NoticeNumber};
 use crate::recover::{JobSnapshot, Rebuilder};
+use engine::JobState;
 
 /// How many jobs are rebuilt together, at most.
 const BATCH_JOBS: usize = 500;
@@ -128,7 +130,7 @@ impl Checker<'_> {
         statuses: &mut dyn StatusWriter,
     ) -> Result<(), JournalError> {
         self.copy.announce(jobs);
-        let mut derived = Vec::new();
+        let (mut derived, mut failures) = (Vec::new(), Vec::new());
         for stored in jobs {
             self.progress.check_stopped(self.journal)?;
             let JobSnapshot { job, changed_at, definition } = rebuilder.rebuild(stored)?;
@@ -138,6 +140,9 @@ impl Checker<'_> {
                 let problem = "it is marked as open, and its entries say something else";
                 let number = stored.row.number;
                 return Err(self.copy.rows().damaged_row("jobs", number, problem.to_owned()));
+            }
+            if job.state() == JobState::Failed {
+                failures.push((stored.row.number, FailureChange::from_job(&job)));
             }
             if stored.row.parent.is_none() {
                 derived.push(DerivedStatuses {
@@ -153,7 +158,7 @@ impl Checker<'_> {
             }
             self.progress.add_checked();
         }
-        statuses.insert_statuses(&derived)
+        statuses.insert_statuses(&derived, &failures)
     }
 
     /// Creates the error of a copy in which a job differs. `number` is that of the copy.

@@ -1,6 +1,7 @@
 //! The rows of a journal that are copied, and the traits of what reads and writes them.
 
 use crate::error::JournalError;
+use crate::failures::FailureChange;
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::{JobRow, JobRows};
 use engine::{Control, Definition, JobId, JobState, NamedCell, RateMark, Timestamp};
@@ -166,5 +167,10 @@ pub(crate) trait CopyWriter {
 
 /// Writes what is derived from the decisions of root jobs.
 pub(crate) trait StatusWriter {
-    fn insert_statuses(&mut self, statuses: &[DerivedStatuses]) -> Result<(), JournalError>;
+    /// Inserts the statuses of root jobs, and the failures of jobs and child jobs.
+    fn insert_statuses(
+        &mut self,
+        statuses: &[DerivedStatuses],
+        failures: &[(JobNumber, FailureChange)],
+    ) -> Result<(), JournalError>;
 }

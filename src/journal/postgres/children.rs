@@ -91,7 +91,7 @@ impl Session<'_> {
             for row in batch {
                 let mut entries = row.parse(job, self.journal())?.into_iter().rev();
                 if let Some(entry) = entries.find(|entry| entry.job_state().is_some()) {
-                    return Ok(entry.into_reason());
+                    return Ok(entry.reason().cloned());
                 }
             }
         }

@@ -7,7 +7,9 @@ use super::commit_sql::{
     INSERT_NEW_ROOTS, INSERT_NOTICES, INSERT_ROOTS, SET_STATUSES,
 };
 use super::connection::{Params, params, to_sql_text};
+use super::failures::FailureChanges;
 use crate::checksums::{checksum, job_checksum};
+use crate::failures::FailureChange;
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
 use crate::sql::to_sql_number;
@@ -187,6 +189,8 @@ pub(super) struct EntryChunk {
     statuses: BTreeMap<(JobNumber, i32), (Arc<str>, Timestamp)>,
     /// The changed cells.
     cells: CellChanges,
+    /// The changed failures.
+    failures: FailureChanges,
     notice_job: Vec<i64>,
     notice_first: Vec<i64>,
     notice_at: Vec<i64>,
@@ -235,6 +239,9 @@ impl EntryChunk {
             self.statuses.insert((job, step.0.into()), (word.clone(), recorded.at));
         }
         self.cells.add(job, &record.cells);
+        if let Some(failure) = FailureChange::from_record(record) {
+            self.failures.add(job, failure);
+        }
         if let Some(notice) = &record.notice {
             self.bytes += notice.body.len();
             self.notice_job.push(job);
@@ -316,7 +323,7 @@ impl EntryChunk {
             &code_params,
         ]);
         forms.careful.push(BatchStatement::new(INSERT_ENTRIES, params));
-        for statement in self.cells.statements() {
+        for statement in self.cells.statements().into_iter().chain(self.failures.statements()) {
             let BatchStatement { sql, params } = &statement;
             forms.careful.push(BatchStatement { sql: sql.clone(), params: params.clone() });
             forms.plain.push(statement);

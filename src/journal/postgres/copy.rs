@@ -9,6 +9,7 @@ use super::commit_columns::{CommitForms, EntryChunk, JobColumns};
 use super::commit_connection::{BatchStatement, Results};
 use super::connection::{params, to_sql_text};
 use super::copy_reader::DatabaseCopyReader;
+use super::failures::FailureChanges;
 use super::limit_rates;
 use super::options::PostgresOptions;
 use super::pool::ReaderPool;
@@ -21,6 +22,7 @@ use crate::copy::rows::{
 };
 use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
+use crate::failures::FailureChange;
 use crate::numbers::{Day, JobNumbers};
 use crate::record::{JobNumber, Notice, StoredLedger, StoredOffset};
 use crate::recover::JobRow;
@@ -180,8 +182,13 @@ impl DatabaseCopyTarget {
         };
         let copied_from = copied_from.map(str::to_owned);
         self.transact(&BTreeSet::new(), &|| {
-            let numbered =
-                [("entries", "job"), ("statuses", "job"), ("cells", "job"), ("jobs", "number")];
+            let numbered = [
+                ("entries", "job"),
+                ("statuses", "job"),
+                ("cells", "job"),
+                ("failures", "job"),
+                ("jobs", "number"),
+            ];
             let numbered = numbered.map(|(table, column)| BatchStatement {
                 sql: delete(table, column).into(),
                 params: params![],
@@ -334,7 +341,11 @@ impl CopyWriter for DatabaseCopyTarget {
 }
 
 impl StatusWriter for DatabaseCopyTarget {
-    fn insert_statuses(&mut self, statuses: &[DerivedStatuses]) -> Result<(), JournalError> {
+    fn insert_statuses(
+        &mut self,
+        statuses: &[DerivedStatuses],
+        failures: &[(JobNumber, FailureChange)],
+    ) -> Result<(), JournalError> {
         self.transact(&BTreeSet::new(), &|| {
             let (mut job, mut definition, mut at): (Vec<i64>, Vec<i64>, Vec<i64>) =
                 Default::default();
@@ -355,6 +366,9 @@ impl StatusWriter for DatabaseCopyTarget {
             }
             let mut statements = vec![BatchStatement::new(INSERT_STATUSES, params)];
             statements.extend(cells.statements());
+            let mut changes = FailureChanges::default();
+            failures.iter().for_each(|(job, failure)| changes.add(*job, *failure));
+            statements.extend(changes.statements());
             statements
         })
         .map(drop)

@@ -125,6 +125,10 @@ impl PostgresWriter {
                     "DELETE FROM cells WHERE job >= $1 AND job < $2",
                     params![day.first(), day.end()],
                 ),
+                BatchStatement::new(
+                    "DELETE FROM failures WHERE job >= $1 AND job < $2",
+                    params![day.first(), day.end()],
+                ),
             ];
             tolerate(self.commits.transact(statements).map(drop))?;
         }

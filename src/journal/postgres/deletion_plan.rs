@@ -58,7 +58,11 @@ impl DeletionPlan {
             BatchStatement::new(
                 "DELETE FROM entries e USING unnest($1::bigint[], $2::bigint[]) AS u(job, first) \
                  WHERE e.job = u.job AND e.first >= u.first",
-                params![jobs, firsts],
+                params![jobs.clone(), firsts],
+            ),
+            BatchStatement::new(
+                "DELETE FROM failures WHERE job = ANY($1) OR job = ANY($2)",
+                params![jobs, self.deleted_jobs.clone()],
             ),
             BatchStatement::new(
                 "DELETE FROM statuses WHERE job = ANY($1)",

@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, params};
 use super::days;
+use super::failures;
 use super::fault::to_journal_error;
 use crate::error::{JournalError, Remedy};
 use tokio_postgres::Error;
@@ -11,13 +12,13 @@ use tokio_postgres::error::SqlState;
 const OLDEST_SERVER_VERSION: i32 = 140_000;
 
 /// The format of the tables, which grows by one with each change.
-const FORMAT: i32 = 3;
+const FORMAT: i32 = 4;
 
 /// How often the tables are tried to be created while other processes do the same.
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 
 /// The tables of this program, in the order in which they are created.
-const TABLES: [&str; 16] = [
+const TABLES: [&str; 17] = [
     "cluster",
     "names",
     "managers",
@@ -34,10 +35,11 @@ const TABLES: [&str; 16] = [
     "controls",
     "schedules",
     "cells",
+    "failures",
 ];
 
 /// The tables that format 1 does not have.
-const LATER_TABLES: [&str; 4] = ["limit_rates", "controls", "schedules", "cells"];
+const LATER_TABLES: [&str; 5] = ["limit_rates", "controls", "schedules", "cells", "failures"];
 
 /// The script that creates the tables in an empty schema.
 const CREATE_TABLES: &str = "
@@ -234,6 +236,24 @@ CREATE INDEX cells_by_value ON cells(name, value, workflow, job);
 UPDATE cluster SET format = 3;
 ";
 
+/// The script that changes tables of format 3 to format 4, after which the table is filled. It has
+/// no partitions, for the same reason.
+const MIGRATE_TO_4: &str = "
+-- The failed jobs and child jobs, with the id of the pattern of their reason. They follow from the
+-- entries.
+CREATE TABLE failures(
+  job bigint PRIMARY KEY,
+  root bigint NOT NULL,
+  reason bigint NOT NULL,
+  workflow text NOT NULL,
+  ended bigint NOT NULL
+);
+CREATE INDEX failures_by_reason ON failures(reason, root);
+CREATE INDEX failures_by_end ON failures(ended);
+CREATE INDEX failures_of_workflow ON failures(workflow, ended);
+UPDATE cluster SET format = 4;
+";
+
 /// Compresses large texts with LZ4, which is faster, where the server has it.
 const COMPRESS: &str = "
 DO $$
@@ -395,6 +415,11 @@ async fn prepare_in_transaction(
     if format <= 2 {
         tracing::info!(journal, schema, "the tables of the journal are changed to format 3");
         connection.batch_execute(MIGRATE_TO_3).await?;
+    }
+    if format <= 3 {
+        tracing::info!(journal, schema, "the tables of the journal are changed to format 4");
+        connection.batch_execute(MIGRATE_TO_4).await?;
+        failures::fill(connection).await?;
     }
     Ok(())
 }

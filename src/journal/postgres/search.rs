@@ -7,7 +7,7 @@ use crate::error::JournalError;
 use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
 use crate::record::JobNumber;
 use crate::traits::SearchRecords;
-use engine::{JobId, JobState, StepIndex, Timestamp};
+use engine::{JobId, JobState, ReasonId, StepIndex, Timestamp};
 use std::sync::Arc;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -70,6 +70,12 @@ impl Conditions {
         }
         if let Some(schedule) = &filter.schedule {
             conditions.add_schedule(schedule);
+        }
+        if let Some(ReasonId(reason)) = filter.reason {
+            let column = if filter.parent.is_none() { "root" } else { "job" };
+            let condition =
+                format!("j.number IN (SELECT f.{column} FROM failures f WHERE f.reason = {{}})");
+            conditions.add(&condition, reason);
         }
         if let Some((first, last)) = filter.id_range {
             conditions.add("j.id >= {}", first.0);

@@ -123,19 +123,26 @@ impl Reader {
         connection: &Connection,
         number: JobNumber,
     ) -> Result<Option<Arc<str>>, JournalError> {
-        let rows = FileRows { connection, file: self.file(), is_projected: true };
-        let mut before = u64::MAX;
-        loop {
-            let batch = rows.last_rows_before(number, before, ROW_BATCH)?;
-            let Some(oldest) = batch.last() else { return Ok(None) };
-            before = oldest.first;
-            for row in batch {
-                let entries = row.parse_entries(rows.file)?;
-                if let Some(entry) =
-                    entries.into_iter().rev().find(|entry| entry.job_state().is_some())
-                {
-                    return Ok(entry.into_reason());
-                }
+        load_end_reason(connection, self.file(), number)
+    }
+}
+
+/// Returns why a job of the file ended, as [`Reader::end_reason`] does.
+pub(super) fn load_end_reason(
+    connection: &Connection,
+    file: &str,
+    number: JobNumber,
+) -> Result<Option<Arc<str>>, JournalError> {
+    let rows = FileRows { connection, file, is_projected: true };
+    let mut before = u64::MAX;
+    loop {
+        let batch = rows.last_rows_before(number, before, ROW_BATCH)?;
+        let Some(oldest) = batch.last() else { return Ok(None) };
+        before = oldest.first;
+        for row in batch {
+            let mut entries = row.parse_entries(rows.file)?.into_iter().rev();
+            if let Some(entry) = entries.find(|entry| entry.job_state().is_some()) {
+                return Ok(entry.reason().cloned());
             }
         }
     }

@@ -5,6 +5,7 @@
 use super::append::{INSERT_ENTRY, insert_entry};
 use super::backup::PendingFile;
 use super::controls;
+use super::failures;
 use super::file_rows::FileRows;
 use super::files;
 use super::limit_rates;
@@ -25,6 +26,7 @@ use crate::copy::rows::{
 };
 use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
+use crate::failures::FailureChange;
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::{JobRow, JobRows};
 use engine::{Definition, DefinitionHash, JobState, StepIndex, Timestamp};
@@ -359,7 +361,11 @@ impl CopyWriter for FileCopyTarget {
 }
 
 impl StatusWriter for FileCopyTarget {
-    fn insert_statuses(&mut self, statuses: &[DerivedStatuses]) -> Result<(), JournalError> {
+    fn insert_statuses(
+        &mut self,
+        statuses: &[DerivedStatuses],
+        failures: &[(JobNumber, FailureChange)],
+    ) -> Result<(), JournalError> {
         let mut changes = StatusChanges::default();
         for derived in statuses {
             let DerivedStatuses { job, id, created, definition, state, updated, words, cells } =
@@ -381,6 +387,9 @@ impl StatusWriter for FileCopyTarget {
         self.writer.write_with_repair(|writer| {
             let transaction = writer.connection.transaction()?;
             writer.status_tables.write(&transaction, &writer.file, &changes)?;
+            for (job, failure) in failures {
+                failures::write(&transaction, *job, *failure)?;
+            }
             Ok(transaction.commit()?)
         })
     }

@@ -6,8 +6,8 @@
 //!
 //! The other tables are projected later, for many commits at once. A watermark records up to which
 //! row they are complete (`projection`). They are the index of a job's rows (`places`), the tables
-//! `jobs` and `cells`, which lists and searches read, and the status tables `status_…`, which users
-//! read (`status_projection`, `status_query`).
+//! `jobs`, `cells` and `failures`, which lists and searches read, and the status tables `status_…`,
+//! which users read (`status_projection`, `status_query`).
 
 mod append;
 mod backup;
@@ -18,6 +18,7 @@ mod controls;
 mod copy;
 mod definitions;
 mod disk_full;
+mod failures;
 mod file_rows;
 mod file_watch;
 mod files;

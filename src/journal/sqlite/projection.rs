@@ -3,6 +3,7 @@
 //! these tables are complete (table `derived`).
 
 use super::append::{INSERT_ENTRY, insert_entry};
+use super::failures;
 use super::file_rows::{FileRows, UNPROJECTED};
 use super::row_format::{
     InnerDecision, SELECT_CONFIRMS, parse_confirm_row, to_journal_error, to_json,
@@ -12,6 +13,7 @@ use super::unprojected::{Place, StatusChange, StatusChanges, Unprojected};
 use super::writer::{JournalWriter, hit_fail_point};
 use crate::checksums::{EntryTexts, job_checksum};
 use crate::error::{JournalError, Remedy};
+use crate::failures::FailureChange;
 use crate::record::JobNumber;
 use crate::recover::{JobRow, JobSnapshot, Rebuilder};
 use crate::sql::to_sql_number;
@@ -101,6 +103,9 @@ impl JournalWriter {
                     }
                     (None, None) => {}
                 },
+            }
+            if let Some(failure) = change.failure {
+                failures::write(&transaction, *number, failure)?;
             }
         }
         // Inserting in the order of the primary key is faster.
@@ -217,6 +222,7 @@ impl JournalWriter {
                 number,
                 &JobStatus { state, ended, is_open: !job.is_closed() },
             )?;
+            failures::write(&transaction, number, FailureChange::from_job(&job))?;
             if job.origin().parent.is_none() {
                 statuses
                     .0

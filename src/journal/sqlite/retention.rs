@@ -1,6 +1,7 @@
 //! Deletes ended jobs: those whose retention is over, and those that a client deletes. A definition
 //! can set the retention of its jobs (key `retention`); otherwise the settings do.
 
+use super::failures;
 use super::status_table::WriteError;
 use super::writer::JournalWriter;
 use crate::error::{JournalError, Remedy};
@@ -272,6 +273,7 @@ fn delete_rows(
     for (_, seq) in &places {
         delete_entry.execute([seq])?;
     }
+    failures::delete(connection, job)?;
     if let Some((first, _)) = places.last() {
         let sql = "DELETE FROM places WHERE job = ?1 AND first >= ?2";
         connection.prepare_cached(sql)?.execute([job, *first])?;

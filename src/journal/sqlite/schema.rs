@@ -6,7 +6,7 @@ use super::row_format::{
     parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, parse_notice_row,
     parse_offset_row, read_ledgers, row_number, to_journal_error,
 };
-use super::{files, schema_objects, status_table};
+use super::{failures, files, schema_objects, status_table};
 use crate::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
@@ -31,6 +31,9 @@ const APPLICATION_ID: i64 = 0x5766_4d67;
 
 /// The first schema version that a released program wrote.
 const OLDEST_VERSION: i64 = 9;
+
+/// The schema version that has the table `failures`, which its migration fills.
+const FAILURES_VERSION: i64 = 13;
 
 /// The migrations: one script for each schema version from [`OLDEST_VERSION`]. The first one starts
 /// with an empty file. A released script is never changed.
@@ -164,6 +167,21 @@ CREATE TABLE cells(
   PRIMARY KEY(job, name)
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX cells_by_value ON cells(name, value, workflow, job);
+",
+    "
+-- The failed jobs and child jobs, with the id of the pattern of their reason. They follow from the
+-- entries.
+CREATE TABLE failures(
+  job INTEGER PRIMARY KEY,
+  root INTEGER NOT NULL,
+  reason INTEGER NOT NULL,
+  workflow TEXT NOT NULL,
+  ended INTEGER NOT NULL
+) STRICT;
+-- Those of one reason by their root jobs, which are listed; all, and those of one workflow, by time.
+CREATE INDEX failures_by_reason ON failures(reason, root);
+CREATE INDEX failures_by_end ON failures(ended, reason, workflow, root);
+CREATE INDEX failures_of_workflow ON failures(workflow, ended, reason, root);
 ",
 ];
 
@@ -376,10 +394,13 @@ fn migrate(connection: &Connection, file_version: i64, file: &str) -> Result<(),
     let to_error = |error: rusqlite::Error| to_journal_error(file, error);
     let scripts = (OLDEST_VERSION..).zip(MIGRATIONS);
     for (version, script) in scripts.filter(|(version, _)| *version > file_version) {
+        connection.execute_batch(&format!("BEGIN IMMEDIATE; {script}")).map_err(to_error)?;
+        if version == FAILURES_VERSION {
+            failures::fill(connection, file).map_err(to_error)?;
+        }
         connection
             .execute_batch(&format!(
-                "BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; \
-                 PRAGMA user_version = {version}; COMMIT;"
+                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;"
             ))
             .map_err(to_error)?;
     }

@@ -8,7 +8,7 @@ use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
 use crate::record::JobNumber;
 use crate::sql::quote_identifier;
 use crate::traits::SearchRecords;
-use engine::{JobState, LABEL, StepIndex, Timestamp};
+use engine::{JobState, LABEL, ReasonId, StepIndex, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
@@ -26,7 +26,21 @@ const OF_CELL: &str = "number IN (SELECT job FROM cells WHERE name = ? AND value
 const OF_LABEL: &str =
     "number IN (SELECT job FROM cells WHERE name = ? AND instr(lower(value), lower(?)) > 0)";
 
+/// The root jobs of the failures of one reason, of which the index has them in order: each as often
+/// as jobs of its tree failed.
+const OF_REASON: &str = "failures f INDEXED BY failures_by_reason \
+     CROSS JOIN jobs ON jobs.number = f.root";
+
+/// The condition that a child job failed for a reason, whose parameter is the id of the pattern.
+const CHILD_OF_REASON: &str =
+    "EXISTS (SELECT 1 FROM failures f WHERE f.job = jobs.number AND f.reason = ?)";
+
 impl JobFilter {
+    /// Returns whether the query reads [`OF_REASON`], in which a job is several times.
+    fn is_by_reason(&self) -> bool {
+        self.reason.is_some() && self.parent.is_none()
+    }
+
     /// Returns the status table of the workflow; `None` if the filter has no workflow.
     fn status_table(&self) -> Option<StatusTable> {
         self.workflow.as_deref().map(StatusTable::for_workflow)
@@ -40,7 +54,7 @@ impl JobFilter {
         match self.parent {
             None => conditions.push("parent IS NULL".to_owned()),
             Some(parent) => {
-                conditions.push("root = ? AND parent = ?".to_owned());
+                conditions.push("jobs.root = ? AND parent = ?".to_owned());
                 values.extend([parent.root.into(), parent.number.into()]);
                 table = "jobs INDEXED BY jobs_by_place";
                 if state.is_some_and(|state| has_reason(state.as_str())) {
@@ -55,15 +69,17 @@ impl JobFilter {
             conditions.push(condition);
             values.push(value);
         };
-        self.workflow.iter().for_each(|name| add("workflow = ?".to_owned(), name.clone().into()));
+        self.workflow
+            .iter()
+            .for_each(|name| add("jobs.workflow = ?".to_owned(), name.clone().into()));
         state
             .iter()
             .for_each(|state| add("state = ?".to_owned(), state.as_str().to_owned().into()));
         let times = [
             ("created >= ?", self.created_from),
             ("created < ?", self.created_before),
-            ("ended >= ?", self.ended_from),
-            ("ended < ?", self.ended_before),
+            ("jobs.ended >= ?", self.ended_from),
+            ("jobs.ended < ?", self.ended_before),
         ];
         for (condition, time) in times {
             time.iter().for_each(|time| add(condition.to_owned(), time.0.into()));
@@ -99,6 +115,16 @@ impl JobFilter {
             conditions.push(OF_SCHEDULE.to_owned());
             values.extend([JobFilter::slot_text(schedule).into(), schedule.clone().into()]);
         }
+        if let Some(ReasonId(reason)) = self.reason {
+            match self.parent {
+                None => {
+                    table = OF_REASON;
+                    conditions.push("f.reason = ?".to_owned());
+                }
+                Some(_) => conditions.push(CHILD_OF_REASON.to_owned()),
+            }
+            values.push(reason.into());
+        }
         (format!("{table} WHERE {}", conditions.join(" AND ")), values)
     }
 
@@ -115,7 +141,9 @@ impl JobFilter {
             SearchOrder::NewestFirst => ("<", "DESC"),
             SearchOrder::OldestFirst => (">", "ASC"),
         };
+        let grouping = if self.is_by_reason() { "GROUP BY f.root" } else { "" };
         let (cursor_condition, order_columns): (_, &[&str]) = match self.parent {
+            None if self.is_by_reason() => (format!("AND f.root {comparison} ?"), &["f.root"]),
             None => (format!("AND number {comparison} ?"), &["number"]),
             Some(_) if after == order.start_cursor() => {
                 (String::new(), &["step", "item", "number"])
@@ -133,10 +161,10 @@ impl JobFilter {
         values.push(limit.into());
         let order_terms: Vec<String> =
             order_columns.iter().map(|column| format!("{column} {direction}")).collect();
-        let columns =
-            "number, id, workflow, state, created, ended, step, item, definition, graph, parent";
+        let columns = "number, id, jobs.workflow, state, created, jobs.ended, step, item, \
+                       definition, graph, parent";
         let sql = format!(
-            "SELECT {columns} FROM {source} {cursor_condition} ORDER BY {} LIMIT ?",
+            "SELECT {columns} FROM {source} {cursor_condition} {grouping} ORDER BY {} LIMIT ?",
             order_terms.join(", ")
         );
         (sql, values)
@@ -222,7 +250,9 @@ impl SearchRecords for Reader {
             for state in filter.states_to_query() {
                 let (source, mut values) = filter.build_conditions(state);
                 values.push((limit - count).into());
-                let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT ?)");
+                let grouping = if filter.is_by_reason() { "GROUP BY f.root" } else { "" };
+                let sql =
+                    format!("SELECT count(*) FROM (SELECT 1 FROM {source} {grouping} LIMIT ?)");
                 let read = || -> rusqlite::Result<u32> {
                     let mut statement = connection.prepare_cached(&sql)?;
                     statement.query_row(params_from_iter(values), |row| row.get(0))
@@ -305,6 +335,8 @@ mod tests {
         let parent = Some(ParentKey { number: 7, root: 7 });
         let in_schedule = JobFilter { schedule: Some("s".into()), ..failed.clone() };
         let in_parent = |filter: &JobFilter| JobFilter { parent, ..filter.clone() };
+        let of_reason =
+            |filter: &JobFilter| JobFilter { reason: Some(ReasonId(7)), ..filter.clone() };
         let running = JobFilter { states: vec![JobState::Running], ..JobFilter::default() };
         for (filter, index) in [
             (&in_parent(&any_job), "jobs_by_place "),
@@ -316,6 +348,9 @@ mod tests {
             (&in_workflow(&failed), "jobs_by_state "),
             (&in_schedule, "jobs_top_by_state "),
             (&by_id, "jobs_by_id "),
+            (&of_reason(&any_job), "failures_by_reason "),
+            (&of_reason(&in_workflow(&failed)), "failures_by_reason "),
+            (&of_reason(&in_parent(&failed)), "jobs_children_failed "),
         ] {
             let orders = [SearchOrder::NewestFirst, SearchOrder::OldestFirst];
             for (order, is_first) in
@@ -325,7 +360,7 @@ mod tests {
                 let plan = plan(&connection, filter, order, after);
                 assert!(plan.contains(&format!("{index}(")), "{plan}");
                 // Few jobs have an id in the range, so they are sorted.
-                let is_sorted = plan.contains("ORDER BY");
+                let is_sorted = plan.contains("ORDER BY") || plan.contains("GROUP BY");
                 assert_eq!(is_sorted, filter.id_range.is_some(), "{plan}");
             }
         }

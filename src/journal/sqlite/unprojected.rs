@@ -1,6 +1,7 @@
 //! The changes that are committed but not yet in the projected tables. They are kept in memory
 //! until the next projection writes them.
 
+use crate::failures::FailureChange;
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
 use engine::{Entry, Job, JobId, JobState, NamedCell, StepIndex, Timestamp};
@@ -39,6 +40,8 @@ pub(super) struct JobChange {
     pub(super) state: Option<(JobState, Option<Timestamp>)>,
     /// Whether the job takes input; `None` if that did not change.
     pub(super) is_open: Option<bool>,
+    /// The change to the job's failure; `None` if there is none.
+    pub(super) failure: Option<FailureChange>,
 }
 
 impl Unprojected {
@@ -85,6 +88,7 @@ impl Unprojected {
         }
         change.state = record.state_change().or(change.state);
         change.is_open = open_change.or(change.is_open);
+        change.failure = FailureChange::from_record(record).or(change.failure);
     }
 }
 

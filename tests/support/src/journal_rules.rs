@@ -6,6 +6,7 @@
 mod children;
 mod commits;
 mod deletions;
+mod failures;
 mod names;
 mod parts;
 mod past;
@@ -23,6 +24,11 @@ pub use commits::{
 pub use deletions::{
     a_definition_that_appears_below_others_has_its_retention,
     a_deletion_whose_answer_is_lost_is_reported_by_the_next,
+};
+pub use failures::{
+    a_root_job_is_found_once_however_many_of_its_jobs_failed,
+    failures_are_grouped_and_found_by_reason_until_their_job_is_deleted,
+    failures_from_before_their_table_are_found_too,
 };
 pub use names::{
     a_commit_makes_the_day_that_it_needs, names_keep_to_their_own_jobs_and_lists_show_all,
@@ -83,6 +89,9 @@ macro_rules! journal_rules {
             a_search_finds_by_all_that_is_kept_in_either_order
             a_search_finds_the_jobs_of_a_schedule
             labels_and_columns_are_found_until_their_job_is_deleted
+            failures_are_grouped_and_found_by_reason_until_their_job_is_deleted
+            a_root_job_is_found_once_however_many_of_its_jobs_failed
+            failures_from_before_their_table_are_found_too
             jobs_are_counted_by_state_and_by_definition
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
             the_newest_ledger_of_each_schedule_comes_back

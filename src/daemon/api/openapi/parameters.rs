@@ -221,6 +221,11 @@ pub(in crate::api) const BY_SCHEDULE: Parameter =
     query("schedule", Text, "Only jobs that this schedule started: `NAME` or `VHOST/NAME`");
 pub(in crate::api) const BY_LABEL: Parameter =
     query("label", Text, "Only jobs whose label has this text, in upper or lower case");
+pub(in crate::api) const BY_REASON: Parameter = query(
+    "reasonId",
+    Pattern("^[0-9a-fA-F]{16}$", "1e4fe7db95307bfd"),
+    "Only jobs that failed for this reason, or with child jobs that did",
+);
 pub(in crate::api) const CREATED_AFTER: Parameter =
     query("after", Time, "Only jobs created at this time or later");
 pub(in crate::api) const CREATED_BEFORE: Parameter =

@@ -14,6 +14,9 @@ pub trait Place {
     /// Returns a copy of what a process that ends now leaves.
     fn crash(&self) -> Box<dyn Place>;
 
+    /// Makes a journal that is closed one from before it had failures.
+    fn forget_failures(&self);
+
     /// Returns whether the journal projects what is committed later, and keeps confirms pending.
     fn defers_projection(&self) -> bool;
 }
@@ -46,6 +49,12 @@ impl Place for InFile {
             std::fs::copy(self.folder().join(name), copy.folder().join(name)).expect("copied");
         }
         Box::new(copy)
+    }
+
+    fn forget_failures(&self) {
+        let sql = "DROP TABLE failures; PRAGMA user_version = 12";
+        let file = rusqlite::Connection::open(self.folder().join("j.db")).expect("opens");
+        file.execute_batch(sql).expect("it is as it was");
     }
 
     fn defers_projection(&self) -> bool {
@@ -171,6 +180,10 @@ impl Place for InDatabase {
         // The process that ended is declared dead, as after its lease.
         copy.run("psql", &copy.name, &["-f", path, "-c", "UPDATE public.names SET owner = NULL"]);
         Box::new(copy)
+    }
+
+    fn forget_failures(&self) {
+        self.query_each(&["DROP TABLE failures", "UPDATE cluster SET format = 3"]);
     }
 
     fn defers_projection(&self) -> bool {

@@ -1,0 +1,186 @@
+//! The table `failures`: the failed jobs and child jobs, for searches and counts by reason.
+
+use super::commit_columns::bounds;
+use super::commit_connection::BatchStatement;
+use super::connection::{Connection, Params, params, to_sql_text};
+use super::reader::Reader;
+use crate::error::JournalError;
+use crate::failures::{
+    FailureChange, FailureFilter, FailureGroup, FailureGroups, GROUPED_FAILURES_MAX,
+};
+use crate::record::JobNumber;
+use crate::traits::FailureRecords;
+use engine::{Entry, JobId, ReasonId, Timestamp};
+use std::collections::{BTreeMap, HashMap};
+use tokio_postgres::{Error, Row};
+
+/// Sets the failures of jobs that exist.
+const SET_FAILURES: &str = "
+INSERT INTO failures(job, root, reason, workflow, ended)
+SELECT u.job, j.root, u.reason, j.workflow, j.ended
+FROM unnest($1::bigint[], $2::bigint[]) AS u(job, reason)
+CROSS JOIN LATERAL (
+  SELECT j.root, j.workflow, j.ended FROM jobs j
+  WHERE j.number = u.job AND j.number BETWEEN $3::bigint AND $4::bigint
+    AND j.ended IS NOT NULL OFFSET 0) j
+ON CONFLICT (job) DO UPDATE SET reason = excluded.reason, ended = excluded.ended";
+
+/// How many failed jobs are looked at together when the table is new.
+const FILL_BATCH: i64 = 1_000;
+
+/// How many rows of a job are read first to find its end. Few rows follow it.
+const LAST_ROWS: i64 = 16;
+
+/// Selects failed jobs in the order of their numbers.
+const SELECT_FAILED: &str =
+    "SELECT number FROM jobs WHERE state = 'failed' AND number > $1 ORDER BY number LIMIT $2";
+
+/// Selects the last rows of jobs, the newest first.
+const SELECT_LAST_ROWS: &str = "
+SELECT u.job, e.body FROM unnest($1::bigint[]) AS u(job)
+CROSS JOIN LATERAL (
+  SELECT body, first FROM entries e
+  WHERE e.job = u.job AND e.job BETWEEN $2::bigint AND $3::bigint
+  ORDER BY first DESC LIMIT $4) e
+ORDER BY u.job, e.first DESC";
+
+/// Changes of failures by job. The last change of a job counts.
+#[derive(Default)]
+pub(super) struct FailureChanges(BTreeMap<JobNumber, FailureChange>);
+
+impl FailureChanges {
+    pub(super) fn add(&mut self, job: JobNumber, change: FailureChange) {
+        self.0.insert(job, change);
+    }
+
+    /// Returns the statements. They come after those that change the jobs.
+    pub(super) fn statements(self) -> Vec<BatchStatement> {
+        let (mut job, mut reason, mut cleared) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, change) in self.0 {
+            match change {
+                FailureChange::Failed(ReasonId(id)) => {
+                    job.push(number);
+                    reason.push(id);
+                }
+                FailureChange::Cleared => cleared.push(number),
+            }
+        }
+        let mut statements = Vec::new();
+        if !job.is_empty() {
+            let (lowest, highest) = bounds(&job);
+            let params = params![job, reason, lowest, highest];
+            statements.push(BatchStatement::new(SET_FAILURES, params));
+        }
+        if !cleared.is_empty() {
+            let sql = "DELETE FROM failures WHERE job = ANY($1::bigint[])";
+            statements.push(BatchStatement::new(sql, params![cleared]));
+        }
+        statements
+    }
+}
+
+/// Writes the failures of all failed jobs, after the table was created. A job whose record is
+/// damaged is left out: it has to be found another way.
+pub(super) async fn fill(connection: &Connection) -> Result<(), Error> {
+    let mut last = JobNumber::MIN;
+    loop {
+        let rows = connection.query(SELECT_FAILED, &params![last, FILL_BATCH]).await?;
+        let jobs: Vec<JobNumber> = rows.iter().map(|row| row.get(0)).collect();
+        let Some(newest) = jobs.last().copied() else { return Ok(()) };
+        last = newest;
+        let mut changes = load_ends(connection, &jobs, LAST_ROWS).await?;
+        let missing: Vec<JobNumber> =
+            jobs.into_iter().filter(|job| !changes.contains_key(job)).collect();
+        for job in missing {
+            changes.extend(load_ends(connection, &[job], i64::MAX).await?);
+        }
+        let failed = changes.into_iter().filter_map(|(job, change)| match change {
+            FailureChange::Failed(ReasonId(id)) => Some((job, id)),
+            FailureChange::Cleared => None,
+        });
+        let (jobs, reasons): (Vec<JobNumber>, Vec<i64>) = failed.unzip();
+        let (lowest, highest) = bounds(&jobs);
+        connection.query(SET_FAILURES, &params![jobs, reasons, lowest, highest]).await?;
+    }
+}
+
+/// Returns what follows from the ends of these jobs, which failed, as far as their last `limit` rows
+/// tell.
+async fn load_ends(
+    connection: &Connection,
+    jobs: &[JobNumber],
+    limit: i64,
+) -> Result<HashMap<JobNumber, FailureChange>, Error> {
+    let (lowest, highest) = bounds(jobs);
+    let params = params![jobs.to_vec(), lowest, highest, limit];
+    let mut ends = HashMap::new();
+    for row in connection.query(SELECT_LAST_ROWS, &params).await? {
+        let job: JobNumber = row.get(0);
+        if ends.contains_key(&job) {
+            continue;
+        }
+        let entries: Vec<Entry> = serde_json::from_str(row.get(1)).unwrap_or_default();
+        let end = entries.iter().rev().find(|entry| entry.job_state().is_some());
+        if let Some(end) = end {
+            ends.insert(job, FailureChange::from_reason(end.reason().map(|reason| &**reason)));
+        }
+    }
+    Ok(ends)
+}
+
+/// Returns the SQL that groups the newest failures, and its parameters.
+fn build_query(filter: &FailureFilter) -> (String, Params) {
+    let bound = |time: Option<Timestamp>, default: i64| time.map_or(default, |time| time.0);
+    let mut params =
+        params![bound(filter.ended_from, i64::MIN), bound(filter.ended_before, i64::MAX)];
+    let mut condition = "";
+    if let Some(workflow) = &filter.workflow {
+        params.extend(params![to_sql_text(workflow)]);
+        condition = "AND workflow = $3";
+    }
+    let sql = format!(
+        "SELECT g.*, j.id FROM (
+           SELECT reason, workflow, count(*), count(*) FILTER (WHERE job <> root), min(ended),
+                  max(ended), max(job) AS example
+           FROM (SELECT job, root, reason, workflow, ended FROM failures
+                 WHERE ended >= $1 AND ended < $2 {condition}
+                 ORDER BY ended DESC LIMIT {GROUPED_FAILURES_MAX}) f
+           GROUP BY reason, workflow ORDER BY count(*) DESC, max(ended) DESC, reason) g
+         JOIN jobs j ON j.number = g.example
+         ORDER BY g.count DESC, g.max DESC, g.reason"
+    );
+    (sql, params)
+}
+
+fn to_group(row: &Row) -> FailureGroup {
+    let number = |column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
+    FailureGroup {
+        reason: ReasonId(row.get(0)),
+        workflow: row.get(1),
+        jobs: number(2),
+        children: number(3),
+        first: Timestamp(row.get(4)),
+        last: Timestamp(row.get(5)),
+        example: JobId(row.get(7)),
+        example_reason: None,
+    }
+}
+
+impl FailureRecords for Reader {
+    fn group_failures(
+        &self,
+        filter: &FailureFilter,
+        limit: u32,
+    ) -> Result<FailureGroups, JournalError> {
+        let session = self.pool.begin()?;
+        let (sql, params) = build_query(filter);
+        let rows = session.query(&sql, params)?;
+        let failures = rows.iter().map(|row| to_group(row).jobs).sum();
+        let mut groups = Vec::new();
+        for row in rows.iter().take(limit as usize) {
+            let example_reason = session.end_reason(row.get(6))?;
+            groups.push(FailureGroup { example_reason, ..to_group(row) });
+        }
+        Ok(FailureGroups { groups, failures })
+    }
+}
