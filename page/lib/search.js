@@ -4,10 +4,22 @@ import { link } from './route.js';
 
 const UUID = /^(?:urn:uuid:)?\{?([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\}?$/i;
 
-export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'schedule', 'label', 'vhost', 'parent', 'order'];
+export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'schedule', 'label', 'reasonId', 'vhost', 'parent', 'order'];
 
 /** The beginnings of words whose rest is a name: of a step, of a column. */
 export const NAMED = ['status.', 'column.'];
+
+/**
+ * The options of a command that say the same as these filters.
+ * @param {[string, string][]} filters
+ */
+export function filterOptions(filters) {
+  return filters.flatMap(([key, value]) => {
+    const named = NAMED.find((beginning) => key.startsWith(beginning));
+    if (named) return [`--${named.slice(0, -1)}`, `${key.slice(named.length)}=${value}`];
+    return [`--${key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`, value];
+  });
+}
 
 /** @param {string} key */
 const isKey = (key) => KEYS.includes(key) || NAMED.some((named) => key.startsWith(named));

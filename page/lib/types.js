@@ -101,6 +101,9 @@
  * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, label?: string, columns?: Record<string, string | number | boolean>, startsAt?: string, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
  * @typedef {{ jobs: Found[], next?: string, count?: number, countIsMinimum?: boolean }} FoundPage
  *
+ * @typedef {{ reason: string, reasonId: string, workflow: string, count: number, children: number, first: string, last: string, job: string, example: string }} FailedReason jobs and child jobs that failed alike
+ * @typedef {{ failures: number, failuresIsMinimum?: boolean, reasons: FailedReason[] }} FailedReasons
+ *
  * @typedef {{ job: string, step: string, item: number, state: string, created: string, ended?: string, reason?: string }} Child
  *
  * @typedef {object} WorkflowStats `states`: jobs that are kept; the other figures: within the span

@@ -7,6 +7,7 @@ import { css } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
+import { filterOptions } from '../lib/search.js';
 import { may } from '../lib/shared.js';
 import { badge } from '../lib/states.js';
 import { count, counted, named, shortId, shown } from '../lib/text.js';
@@ -151,7 +152,7 @@ export function openBulk(filters, done, marked) {
       ${jobs.length ? html`<ul class="facts-list bulk-list">${jobs.map((job) => html`<li>${badge(job.state)}<a href=${link(['job', job.job])}>${named(job.label, job.job)}</a><span>${shown(job.workflow)}</span><span class="quiet">${moment(job.created, { relative: false })}</span></li>`)}</ul>` : nothing}
       ${chosen === 'delete' ? nothing : html`<div class="dialog-form ask-why">${whyField((text) => { reason = text; })}</div>`}
       <label class="row bulk-typed">Type <b>${matched}</b> to go on <input class="field" inputmode="numeric" autocomplete="off" .value=${typed} @input=${(/** @type {InputEvent} */ event) => { typed = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></label>
-      <details class="as-command"><summary>The same for a shell</summary><div class="command"><code>${shown(curl('POST', ['jobs', chosen], asked()))}</code><button class="tool" aria-label="Copy" @click=${() => copied(curl('POST', ['jobs', chosen ?? ''], asked()), 'Command')}>${icon('copy')}</button></div>${filters.length ? html`<div class="command"><code>${shown(command(chosen, ...(chosen === 'rerun' ? ['--step', step] : []), ...filters.flatMap(([key, value]) => (key.startsWith('status.') ? ['--status', `${key.slice(7)}=${value}`] : [`--${key}`, value]))))}</code></div>` : nothing}</details>`;
+      <details class="as-command"><summary>The same for a shell</summary><div class="command"><code>${shown(curl('POST', ['jobs', chosen], asked()))}</code><button class="tool" aria-label="Copy" @click=${() => copied(curl('POST', ['jobs', chosen ?? ''], asked()), 'Command')}>${icon('copy')}</button></div>${filters.length ? html`<div class="command"><code>${shown(command(chosen, ...(chosen === 'rerun' ? ['--step', step] : []), ...filterOptions(filters)))}</code></div>` : nothing}</details>`;
   }
 
   function progress() {

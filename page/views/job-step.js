@@ -5,6 +5,7 @@ import { get } from '../lib/api.js';
 import { copied, refusal } from '../lib/app.js';
 import { END, settings, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
+import { reasonText } from '../lib/reason.js';
 import { link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
@@ -97,7 +98,7 @@ export class StepPanel {
         ${close ? html`<a class="tool" href=${close} aria-label="Close the step" title="To the job">${icon('close')}</a>` : nothing}
       </header>
       <p class="step-line quiet">${stepLine(step, own, now, detail)}</p>
-      ${step.reason ? html`<div class="reason-box ${step.state === 'failed' ? 'failed' : 'warn'}">${icon(step.state === 'failed' ? 'failed' : 'alert')}<div><p class="reason">${shown(step.reason)}</p>${step.retryAt && step.state === 'running' ? html`<p class="quiet">The next attempt is due ${ago(millis(step.retryAt), now)}.</p>` : nothing}</div></div>` : nothing}
+      ${step.reason ? html`<div class="reason-box ${step.state === 'failed' ? 'failed' : 'warn'}">${icon(step.state === 'failed' ? 'failed' : 'alert')}<div><p class="reason">${reasonText(step.reason)}</p>${step.retryAt && step.state === 'running' ? html`<p class="quiet">The next attempt is due ${ago(millis(step.retryAt), now)}.</p>` : nothing}</div></div>` : nothing}
       ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits ${step.waitsFor.limits.length ? html`for ${placeOf(step.waitsFor)}` : 'because its queue or its workflow is paused, or was until now'}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
       ${step.warning ? html`<div class="reason-box warn">${icon('alert')}<p class="reason">${shown(step.warning)}</p></div>` : nothing}
       ${step.message && step.state === 'running' ? html`<p class="progress-text">${typeof step.progress === 'number' ? html`<b>${Math.round(step.progress <= 1 ? step.progress * 100 : step.progress)} %</b> ` : nothing}${shown(step.message)}</p>` : nothing}

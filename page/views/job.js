@@ -7,6 +7,7 @@ import { app, copied, go, setQuery } from '../lib/app.js';
 import { Stream } from '../lib/events.js';
 import { END, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
+import { reasonText } from '../lib/reason.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
@@ -331,7 +332,7 @@ class JobView {
     if (job.state === 'failed' || job.state === 'cancelled') {
       const failed = job.state === 'failed' ? failedStep(job) : undefined;
       const reason = job.reason ?? `The job is ${job.state}.`;
-      return html`<div class="why ${job.state}">${icon(job.state === 'failed' ? 'failed' : 'cancelled')}<p class="reason">${shown(reason.startsWith('by ') ? `Cancelled ${reason}.` : reason)}</p>${failed ? html`<a class="button small" href=${this.#stepLink(failed.name)}>${shown(failed.name)}</a>` : nothing}</div>`;
+      return html`<div class="why ${job.state}">${icon(job.state === 'failed' ? 'failed' : 'cancelled')}<p class="reason">${reason.startsWith('by ') ? shown(`Cancelled ${reason}.`) : reasonText(reason)}</p>${failed ? html`<a class="button small" href=${this.#stepLink(failed.name)}>${shown(failed.name)}</a>` : nothing}</div>`;
     }
     if (job.state === 'completed') {
       const attempts = job.steps.reduce((sum, step) => sum + Math.max(0, step.attempt - 1), 0);

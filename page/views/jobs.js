@@ -8,9 +8,10 @@ import { copied, go, refusal, setQuery, tell } from '../lib/app.js';
 import { scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
+import { reasonName, shortReason } from '../lib/reason.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { NAMED, searchQuery, searchText } from '../lib/search.js';
+import { filterOptions, NAMED, searchQuery, searchText } from '../lib/search.js';
 import { fullName, may, parted, workflowNames } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, JOB_STATES, sign } from '../lib/states.js';
@@ -22,13 +23,13 @@ import { firstJob } from './first.js';
 import { pauseButton, pauseCommands } from './pauses.js';
 import { openSave, savedList } from './saved.js';
 
-/** @import { Found, FoundPage } from '../lib/types.js' */
+/** @import { FailedReasons, Found, FoundPage } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'label', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
+const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'label', 'reasonId', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
 
 /**
  * The part of an address that says which jobs are meant.
@@ -54,6 +55,8 @@ class JobsView {
   #key = '';
   /** @type {Source<FoundPage & Answer<Found>>} */
   #found;
+  /** What the ids of reasons stand for. @type {Source<FailedReasons>} */
+  #reasons = new Source((signal) => get(['reasons'], {}, signal));
   /** Pages before this one. @type {string[]} */
   #before = [];
   /** @type {Set<string>} */
@@ -74,6 +77,7 @@ class JobsView {
 
   stop() {
     this.#found.stop();
+    this.#reasons.stop();
   }
 
   /** When a job starts that has not begun. @param {Found} job */
@@ -124,6 +128,7 @@ class JobsView {
     const key = this.#question();
     if (key === this.#key) return;
     this.#key = key;
+    if (route.query.has('reasonId')) void this.#reasons.refresh();
     if (!route.query.get('cursor')) this.#before = [];
     this.#marked.clear();
     void this.#found.restart();
@@ -172,7 +177,7 @@ class JobsView {
       <nav class="pager" aria-label="Pages">
         ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}
         ${next ? html`<a class="button small" href=${changed(this.#route, { cursor: next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>${query.get('order') === 'oldest' ? 'Newer' : 'Older'}${icon('right')}</a>` : nothing}
-        <span class="space"></span><button class="mini" @click=${() => copied(curl('GET', ['jobs', 'search'], filters), 'Command')}>Copy as curl</button><button class="mini" @click=${() => copied(command('search', ...filters.flatMap(([key, value]) => (key.startsWith('status.') ? ['--status', `${key.slice(7)}=${value}`] : [`--${key}`, value]))), 'Command')}>Copy as command</button>
+        <span class="space"></span><button class="mini" @click=${() => copied(curl('GET', ['jobs', 'search'], filters), 'Command')}>Copy as curl</button><button class="mini" @click=${() => copied(command('search', ...filterOptions(filters)), 'Command')}>Copy as command</button>
       </nav>
     </div>`;
   }
@@ -201,10 +206,16 @@ class JobsView {
       </select>
       ${this.#less ? nothing : html`<select class="field" aria-label="Order" @change=${(/** @type {Event} */ event) => set({ order: /** @type {HTMLSelectElement} */ (event.target).value })}><option value="" .selected=${live(query.get('order') !== 'oldest')}>Newest first</option><option value="oldest" .selected=${live(query.get('order') === 'oldest')}>Oldest first</option></select>`}
       <form class="words" @submit=${(/** @type {SubmitEvent} */ event) => this.#words(event)}><input class="field" name="words" aria-label="More filters" placeholder="status.invoice:OPEN id:94641893" autocomplete="off" spellcheck="false"></form>
-      ${more.map(([key, value]) => html`<a class="chip" href=${changed(this.#route, { [key]: undefined, cursor: undefined })} aria-label=${plain(`Take out ${key} ${value}`)}><span class="quiet">${shown(key)}</span>${shown(value)}${icon('close')}</a>`)}
+      ${more.map(([key, value]) => html`<a class="chip" href=${changed(this.#route, { [key]: undefined, cursor: undefined })} aria-label=${plain(`Take out ${key} ${value}`)}><span class="quiet">${key === 'reasonId' ? 'reason' : shown(key)}</span>${key === 'reasonId' ? this.#reasonOf(value) : shown(value)}${icon('close')}</a>`)}
       ${filtersOf(query).length ? html`<a class="mini" href="#/jobs">Clear all</a>` : nothing}
       ${savedList()}
     </div>`;
+  }
+
+  /** What a reason says whose id is in the address. @param {string} id */
+  #reasonOf(id) {
+    const group = this.#reasons.data?.reasons.find(({ reasonId }) => reasonId === id.toLowerCase());
+    return group ? reasonName(group.reason) : shown(id);
   }
 
   /** @param {SubmitEvent} event */
@@ -246,7 +257,7 @@ class JobsView {
           <td class="number c-took">${starts ? html`<span class="quiet">–</span>` : html`${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}`}</td>
           ${steps ? html`<td class="number c-steps">${job.steps?.done !== undefined ? html`${count(job.steps.done)}<span class="quiet"> / ${count(job.steps.total)}</span>` : html`<span class="quiet" title="Its own page tells which">${job.steps ? html`– / ${count(job.steps.total)}` : '–'}</span>`}</td>` : nothing}
           ${columns.map((name) => html`<td class="c-column">${job.columns?.[name] === undefined ? nothing : html`<span class="quiet c-name">${shown(name)} </span>${shown(String(job.columns[name]))}`}</td>`)}
-          <td class="c-reason">${starts ? html`<span>starts at ${moment(starts)}</span>` : html`<span title=${plain(job.reason ?? '')}>${shown(job.reason ?? '')}</span>`}</td>
+          <td class="c-reason">${starts ? html`<span>starts at ${moment(starts)}</span>` : html`<span title=${plain(job.reason ?? '')}>${shown(shortReason(job.reason ?? ''))}</span>`}</td>
         </tr>`;
       })}</tbody>
     </table></div>`;

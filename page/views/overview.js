@@ -7,6 +7,8 @@ import { refusal, setQuery } from '../lib/app.js';
 import { scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
+import { shortReason } from '../lib/reason.js';
+import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
 import { failedLately, figures, fullName, may, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
@@ -19,7 +21,7 @@ import { limitCommands, limitPanel } from './limits.js';
 import { controlNotes, pauseCommands, pauseSign } from './pauses.js';
 import { cause } from './why.js';
 
-/** @import { Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
+/** @import { FailedReason, FailedReasons, Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
@@ -30,6 +32,8 @@ const SPANS = ['1h', '24h'];
 const PATIENCE = 30_000;
 /** How many of the jobs that failed are listed. */
 const FAILED = 6;
+/** How many reasons are told at once. */
+const REASONS = 6;
 /** How high a sparkline is without its line, and how long its shortest bar, in pixels. */
 const HEIGHT = 28;
 const LEAST = 1.5;
@@ -60,6 +64,9 @@ class Overview {
     const { jobs, next } = await get(['jobs', 'search'], { state: 'failed', limit: this.#failedList.most('', FAILED) }, signal);
     return { question: '', rows: jobs, most: FAILED, next };
   });
+  /** @type {Source<FailedReasons>} */
+  #reasons = new Source((signal) => get(['reasons'], { endedAfter: figures.span }, signal));
+  #allReasons = false;
   /** Why the oldest job of each workflow stands where it stands. @type {Source<{ workflow: string, why: Why, created: string }[]>} */
   #standing = new Source((signal) => this.#ask(signal));
 
@@ -70,9 +77,11 @@ class Overview {
     void this.#queues.refresh();
     if (!standsBy()) void this.#limits.refresh();
     void this.#failed.refresh();
+    void this.#reasons.refresh();
     this.#queues.every(5000);
     this.#limits.every(5000);
     this.#failed.every(5000);
+    this.#reasons.every(20_000);
     this.#standing.every(20_000);
   }
 
@@ -80,6 +89,7 @@ class Overview {
     this.#queues.stop();
     this.#limits.stop();
     this.#failed.stop();
+    this.#reasons.stop();
     this.#standing.stop();
   }
 
@@ -90,6 +100,7 @@ class Overview {
     if (known !== figures.span) {
       figures.span = known;
       void workflows.refresh();
+      void this.#reasons.restart();
     }
   }
 
@@ -137,14 +148,32 @@ class Overview {
         ${all.length ? html`<div class="table-wrap" ${scrolls()}><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
           <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? firstSteps() : nothing}
       </section>
+      ${this.#reasonPanel()}
       ${standsBy() ? nothing : limitPanel(this.#limits)}
       <div class="overview-parts">
         ${this.#queuePanel(queues)}
         <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2>${this.#failedList.button()}<span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>${refusal(this.#failed.problem)}
-          ${failed.length ? html`<ul class="failed-list" @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(failed, (job) => job.job, (job) => html`<li data-row=${job.job}><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job">${named(job.label, job.job)} <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : this.#failed.told ? html`<p class="calm">No job has failed.</p>` : nothing}
+          ${failed.length ? html`<ul class="failed-list" @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(failed, (job) => job.job, (job) => html`<li data-row=${job.job}><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job">${named(job.label, job.job)} <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet" title=${plain(job.reason ?? '')}>${shown(shortReason(job.reason ?? ''))}</span></a></li>`)}</ul>` : this.#failed.told ? html`<p class="calm">No job has failed.</p>` : nothing}
         </section>
       </div>
     </div>`;
+  }
+
+  /** Why jobs and child jobs failed within the span. It is there only if any did. */
+  #reasonPanel() {
+    const { data } = this.#reasons;
+    if (!data?.reasons.length) return this.#reasons.error?.notHere ? nothing : refusal(this.#reasons.problem);
+    const told = this.#allReasons ? data.reasons : data.reasons.slice(0, REASONS);
+    return html`<section class="panel" aria-label="Failed, by reason"><div class="panel-title"><h2>Failed, by reason</h2><span class="quiet small">${data.failuresIsMinimum ? `the newest ${count(data.failures)}` : counted(data.failures, 'failure')} within ${figures.span}</span></div>
+      <ul class="reasons why-failed">${told.map((one) => this.#reason(one))}</ul>
+      ${told.length < data.reasons.length ? html`<button class="mini more-reasons" @click=${() => { this.#allReasons = true; redraw(); }}>${counted(data.reasons.length - told.length, 'more reason')}</button>` : nothing}
+    </section>`;
+  }
+
+  /** @param {FailedReason} one */
+  #reason({ reason, reasonId, workflow, count: jobs, children, first, last, job, example }) {
+    return html`<li><b class="failed-text">${count(jobs)}</b><a class="reason" href=${link(['jobs'], { workflow, reasonId })} title=${plain(example)}>${shown(shortReason(reason))}</a>
+      <span class="quiet small why-facts"><span>${shown(workflow)}</span>${children ? html`<span>${children === jobs ? 'child jobs' : counted(children, 'child job')}</span>` : nothing}<span>${first === last ? ago(millis(last)) : html`${ago(millis(first))} – ${ago(millis(last))}`}</span><a href=${link(['job', job])}>the newest</a></span></li>`;
   }
 
   /** Of each workflow, queue and limit: there may be many. */

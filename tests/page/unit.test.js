@@ -13,9 +13,10 @@ import { eventReader } from '../../page/lib/events.js';
 import { after, compare, END, graphOf, START } from '../../page/lib/graph.js';
 import { cells, COMPLETED, countIn, FAILED, grid, mapAt, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
 import { lines, parseKeeping, tokens } from '../../page/lib/json.js';
+import { reasonParts, shortReason } from '../../page/lib/reason.js';
 import { changed, link, parseRoute } from '../../page/lib/route.js';
 import { topOf, visibleRows } from '../../page/lib/rows.js';
-import { completions, searchAddress, searchQuery, searchText, uuidOf } from '../../page/lib/search.js';
+import { completions, filterOptions, searchAddress, searchQuery, searchText, uuidOf } from '../../page/lib/search.js';
 import { bytes, few, plain, share } from '../../page/lib/text.js';
 import { firstPart, millis, span } from '../../page/lib/time.js';
 import { fieldTime, timeOf } from '../../page/views/backfill.js';
@@ -51,6 +52,20 @@ test('a search is an id, a part of one, or words with values', () => {
   assert.deepEqual([...searchQuery(searchText(query))], [...query]);
   assert.deepEqual(completions('sta', ['orders']), ['state:', 'status.']);
   assert.deepEqual(completions('state:failed workflow:o', ['orders', 'x']), ['state:failed workflow:orders']);
+});
+
+test('filters are options of a command', () => {
+  assert.deepEqual(filterOptions([['reasonId', '1e4fe7db95307bfd'], ['endedAfter', '1h'], ['status.a', 'OPEN'], ['column.order', '4711']]), ['--reason-id', '1e4fe7db95307bfd', '--ended-after', '1h', '--status', 'a=OPEN', '--column', 'order=4711']);
+});
+
+test('a reason begins with what matters', () => {
+  const child = '94641893-7a6b-4c2d-8e1f-0123456789ab';
+  const nested = `step "price" of item 2: the worker reported an error: none (x) (child job ${child}, by way of item 1 of step "orders", item 2 of step "lines")`;
+  assert.deepEqual(reasonParts(nested), { step: 'price', item: 2, text: 'none (x)', child, way: 'by way of item 1 of step "orders", item 2 of step "lines"' });
+  assert.equal(shortReason(nested), 'price[2]: none (x)');
+  assert.equal(reasonParts(`item 0: cancelled (child job ${child} of step "a")`).child, child);
+  for (const plain of ['', 'deadline passed', 'step "a" waits', '(child job 7)']) assert.equal(shortReason(plain), plain);
+  assert.equal(shortReason('step "a": the worker reported an error: no'), 'a: no');
 });
 
 test('JSON is set out without a change to any token', () => {
