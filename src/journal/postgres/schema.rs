@@ -18,7 +18,7 @@ const FORMAT: i32 = 4;
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 
 /// The tables of this program, in the order in which they are created.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 18] = [
     "cluster",
     "names",
     "managers",
@@ -36,10 +36,12 @@ const TABLES: [&str; 17] = [
     "schedules",
     "cells",
     "failures",
+    "trends",
 ];
 
 /// The tables that format 1 does not have.
-const LATER_TABLES: [&str; 5] = ["limit_rates", "controls", "schedules", "cells", "failures"];
+const LATER_TABLES: [&str; 6] =
+    ["limit_rates", "controls", "schedules", "cells", "failures", "trends"];
 
 /// The script that creates the tables in an empty schema.
 const CREATE_TABLES: &str = "
@@ -251,6 +253,19 @@ CREATE TABLE failures(
 CREATE INDEX failures_by_reason ON failures(reason, root);
 CREATE INDEX failures_by_end ON failures(ended);
 CREATE INDEX failures_of_workflow ON failures(workflow, ended);
+-- What happened over time, in rings of buckets: a bucket replaces the one that had its position.
+CREATE TABLE trends(
+  -- The ordinal of the name.
+  name smallint NOT NULL,
+  ring integer NOT NULL,
+  position integer NOT NULL,
+  -- Empty: all workflows together.
+  workflow text NOT NULL,
+  start bigint NOT NULL,
+  body text NOT NULL,
+  checksum bigint NOT NULL,
+  PRIMARY KEY (name, ring, position, workflow)
+);
 UPDATE cluster SET format = 4;
 ";
 

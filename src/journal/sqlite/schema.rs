@@ -182,6 +182,17 @@ CREATE TABLE failures(
 CREATE INDEX failures_by_reason ON failures(reason, root);
 CREATE INDEX failures_by_end ON failures(ended, reason, workflow, root);
 CREATE INDEX failures_of_workflow ON failures(workflow, ended, reason, root);
+-- What happened over time, in rings of buckets: a bucket replaces the one that had its position.
+CREATE TABLE trends(
+  ring INTEGER NOT NULL,
+  position INTEGER NOT NULL,
+  -- Empty: all workflows together.
+  workflow TEXT NOT NULL,
+  start INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  checksum INTEGER NOT NULL,
+  PRIMARY KEY(ring, position, workflow)
+) WITHOUT ROWID, STRICT;
 ",
 ];
 
