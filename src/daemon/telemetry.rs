@@ -11,6 +11,7 @@ mod process;
 pub mod rates;
 mod registrar;
 pub mod series;
+pub mod trends;
 
 use prometheus::core::Collector;
 use prometheus::{

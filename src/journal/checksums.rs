@@ -1,6 +1,6 @@
 //! The checksums of rows, which any storage keeps beside them.
 
-use super::record::{JobNumber, StoredOffset};
+use super::record::{JobNumber, StoredOffset, StoredTrend};
 use super::recover::JobRow;
 use engine::{Control, RateMark, Timestamp};
 
@@ -82,6 +82,14 @@ pub(crate) fn mark_checksum(RateMark { limit, key, time }: &RateMark) -> u32 {
 pub(crate) fn ledger_checksum(schedule: &str, ledger: &str) -> u32 {
     // This is unambiguous, because no schedule's name contains a line break.
     checksum(0, &format!("{schedule}\n{ledger}"))
+}
+
+/// Returns the checksum of a stored bucket of a trend.
+pub(crate) fn trend_checksum(
+    StoredTrend { ring, position, workflow, start, body }: &StoredTrend,
+) -> u32 {
+    // This is unambiguous, because no workflow's name contains a line break.
+    checksum(start.0, &format!("{ring}\n{position}\n{workflow}\n{body}"))
 }
 
 /// Returns the checksum of a stored offset.

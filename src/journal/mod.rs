@@ -40,7 +40,7 @@ pub use query::{
 };
 pub use record::{
     DeletedJob, Deletion, DiskUsage, JobNumber, NewJob, Notice, NoticeNumber, Record, StoredLedger,
-    StoredOffset,
+    StoredOffset, StoredTrend,
 };
 pub use recover::RecoveredJob;
 pub use sqlite::{
@@ -49,5 +49,5 @@ pub use sqlite::{
 pub use traits::{
     ChildRecords, ClusterRecords, DefinitionRecords, FailureRecords, HistoryRecords, JobRecords,
     Journal, NoticeRecords, OffsetRecords, Records, ScheduleRecords, SearchRecords,
-    StatisticsRecords, StatusRecords,
+    StatisticsRecords, StatusRecords, TrendRecords,
 };

@@ -128,6 +128,22 @@ pub struct StoredLedger {
     pub ledger: Option<Arc<str>>,
 }
 
+/// A bucket of a trend, as JSON that the journal does not interpret. The journal has one bucket for
+/// each ring, position and workflow: a new one replaces it, so that their number is bounded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTrend {
+    /// The number of the ring.
+    pub ring: i32,
+    /// The position of the bucket in its ring.
+    pub position: i32,
+    /// The full name of the workflow; empty: all workflows together.
+    pub workflow: Arc<str>,
+    /// When the bucket begins.
+    pub start: Timestamp,
+    /// What happened in it.
+    pub body: Arc<str>,
+}
+
 /// The result of a deletion.
 #[derive(Debug, Default)]
 pub struct Deletion {

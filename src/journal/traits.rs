@@ -13,6 +13,7 @@ use super::query::{
 };
 use super::record::{
     Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredLedger, StoredOffset,
+    StoredTrend,
 };
 use super::recover::{JobTreeHandler, RecoveredJob};
 use engine::{
@@ -104,6 +105,14 @@ pub trait Journal: Send {
 
     /// Stores or deletes ledgers of schedules, all or none.
     fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError>;
+
+    /// Deletes the trends of the workflows `forgotten`, then stores buckets of trends, each in place
+    /// of the bucket that was in its position; all or nothing.
+    fn store_trends(
+        &mut self,
+        trends: &[StoredTrend],
+        forgotten: &[Arc<str>],
+    ) -> Result<(), JournalError>;
 
     /// Returns all jobs that take input, parents before their children, with their open effects.
     fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
@@ -448,6 +457,24 @@ pub trait ScheduleRecords: Send + Sync {
     fn load_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError>;
 }
 
+/// Reads the trends of this manager's name. A damaged bucket is left out.
+pub trait TrendRecords: Send + Sync {
+    /// Returns the buckets of a workflow in a ring that begin at or after `since`, in the order of
+    /// their beginning.
+    fn load_trend(
+        &self,
+        ring: i32,
+        workflow: &str,
+        since: Timestamp,
+    ) -> Result<Vec<StoredTrend>, JournalError>;
+
+    /// Returns the buckets of all workflows in a position, ordered by workflow.
+    fn load_trends_at(&self, ring: i32, position: i32) -> Result<Vec<StoredTrend>, JournalError>;
+
+    /// Returns the full names of the workflows that have trends, without the empty one.
+    fn load_trend_workflows(&self) -> Result<Vec<Arc<str>>, JournalError>;
+}
+
 /// Reads which processes share the journal.
 pub trait ClusterRecords: Send + Sync {
     /// Returns what the database tells of the processes that share it; `None` for a file, which
@@ -477,6 +504,7 @@ pub trait Records:
     + NoticeRecords
     + OffsetRecords
     + ScheduleRecords
+    + TrendRecords
     + ClusterRecords
 {
 }

@@ -23,6 +23,7 @@ use engine::{
 };
 use journal::{
     JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredLedger, StoredOffset,
+    StoredTrend,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -253,6 +254,15 @@ impl Inspection {
     }
 }
 
+/// Buckets of trends that are to be stored.
+pub struct TrendWrite {
+    pub(super) trends: Vec<StoredTrend>,
+    /// The workflows whose trends are deleted.
+    pub(super) forgotten: Vec<Arc<str>>,
+    /// Answered once the buckets are stored; dropped if they cannot be stored now.
+    pub(super) stored: oneshot::Sender<()>,
+}
+
 /// An input of the journal actor.
 pub enum JournalInput {
     /// Commits a record, if there is one, and then sends the effects.
@@ -272,6 +282,8 @@ pub enum JournalInput {
     /// Stores or deletes ledgers of schedules. Answered once they are stored, however long the disk
     /// is full.
     StoreLedgers(Vec<StoredLedger>, oneshot::Sender<()>),
+    /// Stores buckets of trends.
+    StoreTrends(Box<TrendWrite>),
     /// Creates the status tables of newly loaded definitions.
     CreateStatusTables(Vec<Arc<Definition>>),
     /// Answered once everything appended before is committed and projected. If the journal has to

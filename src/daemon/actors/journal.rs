@@ -11,6 +11,7 @@ mod deletions;
 mod file_sizes;
 mod ledgers;
 mod partial_commit;
+mod trends;
 mod wal_size;
 
 use super::client_response::{ClientResponse, RequestError};
@@ -159,6 +160,7 @@ impl JournalActor {
             JournalInput::StoreLedgers(ledgers, response) => {
                 self.store_ledgers(ledgers, response, ctx)
             }
+            JournalInput::StoreTrends(write) => self.store_trends(*write),
             JournalInput::CreateStatusTables(definitions) => {
                 if !self.commit(ctx) {
                     // The journal has to wait: the first job of each workflow creates its table.

@@ -31,6 +31,7 @@ use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
 use super::scheduler::{self, Scheduler, SchedulerEnv};
 use super::supervisor::{Supervisor, SupervisorEnv};
+use super::trends::TrendRecorder;
 use crate::events::WebhookEnv;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -240,6 +241,10 @@ pub fn start_on(
         ownership.end_start();
     }
     let handle = ManagerHandle::new(&core, &mailboxes, ownership.clone());
+    // The last thread is the notifier's or a bus's. On the current thread, nothing is recorded.
+    if let Some(arbiter) = arbiters.last() {
+        arbiter.spawn(TrendRecorder::new(&core, &mailboxes, handle.clone()).run());
+    }
     Ok(Manager { handle, core, mailboxes, stop_reasons, ownership, arbiters })
 }
 

@@ -321,8 +321,9 @@ impl ManagerHandle {
         self.0.queue_reports.cached_or_inspect(self.inspect_all_queues()).await
     }
 
-    /// Inspects all queues, on all buses at the same time.
-    async fn inspect_all_queues(&self) -> QueueReport {
+    /// Inspects the queues of the loaded workflows and of active jobs, on all buses at the same
+    /// time. Jobs are not asked.
+    pub(super) async fn inspect_each_queue(&self) -> BTreeMap<(BusKey, Arc<str>), QueueStatus> {
         let mut queues_by_bus: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
         let unloaded = self.unloaded_definitions();
         for definition in self.0.definitions.current().values().chain(&unloaded) {
@@ -337,18 +338,24 @@ impl ManagerHandle {
             let statuses = self.inspect_queues(&bus, queues.clone()).await;
             (bus, queues, statuses)
         });
-        let (inspections, (oldest_waits, collection_time)) = tokio::join!(
-            join_all(inspect_each),
-            collect_oldest_waits(&self.0.routes, &self.0.buses)
-        );
+        let inspections = join_all(inspect_each).await;
         let status_by_queue = inspections.into_iter().flat_map(|(bus, queues, statuses)| {
             queues
                 .into_iter()
                 .zip(statuses)
                 .map(move |(queue, status)| ((bus.clone(), queue), status))
         });
+        status_by_queue.collect()
+    }
+
+    /// Inspects all queues, and asks the jobs which of their steps wait longest.
+    async fn inspect_all_queues(&self) -> QueueReport {
+        let (queues, (oldest_waits, collection_time)) = tokio::join!(
+            self.inspect_each_queue(),
+            collect_oldest_waits(&self.0.routes, &self.0.buses)
+        );
         QueueReport {
-            queues: status_by_queue.collect(),
+            queues,
             at: clock::now(),
             instant: clock::timer_now(),
             oldest: oldest_waits,

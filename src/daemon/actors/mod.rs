@@ -26,7 +26,8 @@
 //! | | [`supervisor`] |
 //! | the manager handle: the requests of the API, examples and benches | [`manager_handle`] |
 //! | whether there is a manager, or the process stands by | [`role`] |
-//! | start and stop; the backfill of the statistics | `rates_backfill`, [`manager`] |
+//! | start and stop; the backfill of the statistics; what records trends | `rates_backfill`, |
+//! | | [`trends`], [`manager`] |
 
 pub mod archive;
 pub mod broker_probe;
@@ -77,3 +78,4 @@ pub mod scheduler;
 pub mod spare_places;
 pub mod standby_watch;
 pub mod supervisor;
+pub mod trends;

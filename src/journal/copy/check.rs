@@ -38,6 +38,9 @@ pub(super) fn check(
         if copy.load_all_ledgers()? != original.ledgers {
             return Err(checker.differs("the ledgers of its schedules"));
         }
+        if copy.load_all_trends()? != original.trends {
+            return Err(checker.differs("its trends"));
+        }
         if copy.load_gate_rows()? != original.gate {
             return Err(checker.differs("the rates of limits, or what operators have changed"));
         }

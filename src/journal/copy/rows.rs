@@ -2,7 +2,7 @@
 
 use crate::error::JournalError;
 use crate::failures::FailureChange;
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset, StoredTrend};
 use crate::recover::{JobRow, JobRows};
 use engine::{Control, Definition, JobId, JobState, NamedCell, RateMark, Timestamp};
 use std::sync::Arc;
@@ -133,6 +133,8 @@ pub(crate) trait CopyReader {
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError>;
     /// Returns the ledgers of all schedules, ordered by schedule.
     fn load_all_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError>;
+    /// Returns the buckets of all trends, ordered by ring, position and workflow.
+    fn load_all_trends(&self) -> Result<Vec<StoredTrend>, JournalError>;
     fn load_gate_rows(&self) -> Result<GateRows, JournalError>;
 }
 
@@ -160,6 +162,7 @@ pub(crate) trait CopyWriter {
     fn insert_notices(&mut self, notices: &[Notice], before: u64) -> Result<(), JournalError>;
     fn insert_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError>;
     fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError>;
+    fn insert_trends(&mut self, trends: &[StoredTrend]) -> Result<(), JournalError>;
     fn insert_gate_rows(&mut self, rows: &GateRows) -> Result<(), JournalError>;
     /// Stores when the newest decision was made.
     fn set_newest(&mut self, newest: Timestamp) -> Result<(), JournalError>;

@@ -7,7 +7,7 @@ use super::rows::{
 };
 use crate::error::JournalError;
 use crate::inconsistency::parse_definition;
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset, StoredTrend};
 use crate::recover::JobRow;
 use engine::Timestamp;
 use std::collections::HashMap;
@@ -33,6 +33,8 @@ pub(super) struct Original {
     pub(super) offsets: Vec<StoredOffset>,
     /// The ledgers of its schedules.
     pub(super) ledgers: Vec<StoredLedger>,
+    /// The buckets of its trends.
+    pub(super) trends: Vec<StoredTrend>,
     pub(super) gate: GateRows,
     pub(super) summary: CopySummary,
 }
@@ -77,12 +79,23 @@ pub(super) fn transfer(
     target.insert_offsets(&offsets)?;
     let ledgers = source.load_all_ledgers()?;
     target.insert_ledgers(&ledgers)?;
+    let trends = source.load_all_trends()?;
+    target.insert_trends(&trends)?;
     let gate = source.load_gate_rows()?;
     target.insert_gate_rows(&gate)?;
     if let Some(newest) = newest {
         target.set_newest(newest)?;
     }
-    Ok(Original { jobs: jobs.jobs, notices, notice_digest, offsets, ledgers, gate, summary })
+    Ok(Original {
+        jobs: jobs.jobs,
+        notices,
+        notice_digest,
+        offsets,
+        ledgers,
+        trends,
+        gate,
+        summary,
+    })
 }
 
 fn copy_definitions(

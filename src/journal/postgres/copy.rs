@@ -24,7 +24,7 @@ use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
 use crate::failures::FailureChange;
 use crate::numbers::{Day, JobNumbers};
-use crate::record::{JobNumber, Notice, StoredLedger, StoredOffset};
+use crate::record::{JobNumber, Notice, StoredLedger, StoredOffset, StoredTrend};
 use crate::recover::JobRow;
 use crate::traits::Journal;
 use engine::{Definition, DefinitionHash, RateMark, Timestamp};
@@ -200,6 +200,7 @@ impl DatabaseCopyTarget {
                 BatchStatement::new("DELETE FROM schedules WHERE name = $1", params![name.0]),
                 BatchStatement::new("DELETE FROM limit_rates WHERE name = $1", params![name.0]),
                 BatchStatement::new("DELETE FROM controls WHERE name = $1", params![name.0]),
+                BatchStatement::new("DELETE FROM trends WHERE name = $1", params![name.0]),
             ];
             named.into_iter().chain(numbered).collect()
         })
@@ -313,6 +314,10 @@ impl CopyWriter for DatabaseCopyTarget {
 
     fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
         self.journal.store_ledgers(ledgers)
+    }
+
+    fn insert_trends(&mut self, trends: &[StoredTrend]) -> Result<(), JournalError> {
+        self.journal.store_trends(trends, &[])
     }
 
     fn insert_gate_rows(&mut self, rows: &GateRows) -> Result<(), JournalError> {

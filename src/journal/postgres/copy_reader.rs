@@ -9,11 +9,12 @@ use super::rows::{
     DatabaseRows, ENTRY_COLUMNS, JOB_COLUMNS, LEDGER_COLUMNS, NOTICE_COLUMNS, OFFSET_COLUMNS,
     parse_entry, parse_job, parse_ledger, parse_notice, parse_offset,
 };
+use super::trends;
 use crate::copy::rows::{
     CopyReader, DecisionOrder, DecisionText, GateRows, JobOrder, RowHandler, StoredJobRow,
 };
 use crate::error::JournalError;
-use crate::record::{Notice, NoticeNumber, StoredLedger, StoredOffset};
+use crate::record::{Notice, NoticeNumber, StoredLedger, StoredOffset, StoredTrend};
 use crate::recover::JobRows;
 use engine::{DefinitionHash, JobState, Timestamp};
 use std::cell::Cell;
@@ -170,6 +171,11 @@ impl CopyReader for DatabaseCopyReader<'_> {
         );
         let rows = self.query(&sql, params![self.session.ordinal().0])?;
         rows.iter().map(|row| parse_ledger(row, self.session.journal())).collect()
+    }
+
+    fn load_all_trends(&self) -> Result<Vec<StoredTrend>, JournalError> {
+        let rows = self.query(&trends::select_all(), params![self.session.ordinal().0])?;
+        Ok(rows.iter().filter_map(trends::parse).collect())
     }
 
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError> {

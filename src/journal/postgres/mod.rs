@@ -45,6 +45,7 @@ mod statistics;
 mod status_query;
 mod status_steps;
 mod store;
+mod trends;
 mod view_columns;
 mod writer;
 

@@ -15,7 +15,7 @@ use crate::error::{FileLoss, JournalError, Remedy};
 use crate::numbers::JobNumbers;
 use crate::ownership::Ownership;
 use crate::record::{
-    Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset,
+    Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset, StoredTrend,
 };
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
@@ -260,6 +260,14 @@ impl Journal for PostgresJournal {
             ),
         });
         self.writer.commits.transact(statements.collect()).map(drop)
+    }
+
+    fn store_trends(
+        &mut self,
+        trends: &[StoredTrend],
+        forgotten: &[Arc<str>],
+    ) -> Result<(), JournalError> {
+        self.write_trends(trends, forgotten)
     }
 
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {

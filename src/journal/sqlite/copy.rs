@@ -16,6 +16,7 @@ use super::row_format::{
     read_ledgers, row_number, sqlite_error, to_journal_error,
 };
 use super::schema::{JournalOptions, open_read_only};
+use super::trends;
 use super::unprojected::{NewStatusRow, Place, StatusChange, StatusChanges};
 use super::writer::{JournalWriter, acquire_lock};
 use crate::checksums::EntryTexts;
@@ -27,7 +28,7 @@ use crate::copy::rows::{
 use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
 use crate::failures::FailureChange;
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset, StoredTrend};
 use crate::recover::{JobRow, JobRows};
 use engine::{Definition, DefinitionHash, JobState, StepIndex, Timestamp};
 use rusqlite::{Connection, params};
@@ -235,6 +236,10 @@ impl CopyReader for FileCopyReader<'_> {
         read_ledgers(connection, file)
     }
 
+    fn load_all_trends(&self) -> Result<Vec<StoredTrend>, JournalError> {
+        trends::load(self.source(), trends::ALL, [])
+    }
+
     fn load_gate_rows(&self) -> Result<GateRows, JournalError> {
         let (connection, file) = self.source();
         let marks = limit_rates::load(connection, file)?;
@@ -345,6 +350,10 @@ impl CopyWriter for FileCopyTarget {
 
     fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
         self.writer.store_ledgers(ledgers)
+    }
+
+    fn insert_trends(&mut self, trends: &[StoredTrend]) -> Result<(), JournalError> {
+        self.writer.store_trends(trends, &[])
     }
 
     fn insert_gate_rows(&mut self, rows: &GateRows) -> Result<(), JournalError> {

@@ -42,6 +42,7 @@ mod status_query;
 mod status_table;
 mod status_table_setup;
 mod store;
+mod trends;
 mod unprojected;
 mod writer;
 

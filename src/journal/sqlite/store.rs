@@ -8,7 +8,7 @@ use super::writer::JournalWriter;
 use crate::error::{FileLoss, JournalError};
 use crate::numbers::JobNumbers;
 use crate::record::{
-    Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset,
+    Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset, StoredTrend,
 };
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
@@ -120,6 +120,14 @@ impl Journal for SqliteJournal {
 
     fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
         self.writer().store_ledgers(ledgers)
+    }
+
+    fn store_trends(
+        &mut self,
+        trends: &[StoredTrend],
+        forgotten: &[Arc<str>],
+    ) -> Result<(), JournalError> {
+        self.writer().store_trends(trends, forgotten)
     }
 
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {

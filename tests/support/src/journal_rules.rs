@@ -45,6 +45,7 @@ pub use past::{
     notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again,
     the_newest_ledger_of_each_schedule_comes_back,
     the_newest_position_of_each_partition_comes_back,
+    trends_are_replaced_in_their_positions_and_survive_a_crash,
     what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time,
     what_operators_have_changed_is_there_until_it_is_ended,
 };
@@ -97,6 +98,7 @@ macro_rules! journal_rules {
             the_newest_ledger_of_each_schedule_comes_back
             what_operators_have_changed_is_there_until_it_is_ended
             the_newest_position_of_each_partition_comes_back
+            trends_are_replaced_in_their_positions_and_survive_a_crash
             child_jobs_are_listed_under_their_parent
             a_job_that_another_calls_keeps_its_depth
             some_jobs_are_recovered_as_at_a_start

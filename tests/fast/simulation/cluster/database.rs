@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workflow_manager::engine::{Control, ControlKey, Definition, Millis, RateMark, Timestamp};
 use workflow_manager::journal::{
     Deletion, DiskUsage, FileLoss, JobNumber, JobNumbers, Journal, JournalError, NoticeNumber,
-    Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredLedger, StoredOffset,
+    Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredLedger, StoredOffset, StoredTrend,
 };
 
 /// The number of a process.
@@ -229,6 +229,14 @@ impl Journal for FencedJournal {
 
     fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
         self.commit(|journal| journal.store_ledgers(ledgers))
+    }
+
+    fn store_trends(
+        &mut self,
+        trends: &[StoredTrend],
+        forgotten: &[Arc<str>],
+    ) -> Result<(), JournalError> {
+        self.commit(|journal| journal.store_trends(trends, forgotten))
     }
 
     fn for_each_job_tree(

@@ -7,7 +7,7 @@ use workflow_manager::engine::{
 };
 use workflow_manager::journal::{
     DefinitionUse, EndedCursor, JobNumber, Journal, NEWEST_CURSOR, Notice, Record, Records,
-    StoredLedger, StoredOffset,
+    StoredLedger, StoredOffset, StoredTrend,
 };
 
 /// The workflow of `chain`, with one step.
@@ -214,4 +214,41 @@ pub fn the_newest_ledger_of_each_schedule_comes_back(place: &dyn Place) {
     }
     drop(journal);
     assert_eq!(opened(place).records().load_ledgers().expect("reads"), newer, "after a start");
+}
+
+pub fn trends_are_replaced_in_their_positions_and_survive_a_crash(place: &dyn Place) {
+    let trend = |position, workflow: &str, start, body: &str| StoredTrend {
+        ring: 2,
+        position,
+        workflow: workflow.into(),
+        start: Timestamp(start),
+        body: body.into(),
+    };
+    let mut journal = opened(place);
+    let first = [
+        trend(0, "", 10, "{}"),
+        trend(1, "", 20, "1"),
+        trend(1, "b/a", 20, "2"),
+        trend(0, "w", 10, "3"),
+    ];
+    journal.store_trends(&first, &[]).expect("written");
+    // A round later in the same position, and the same bucket once more; one workflow is forgotten.
+    let newer = [trend(0, "", 30, "{}"), trend(1, "", 20, "4"), trend(1, "new", 20, "5")];
+    journal.store_trends(&newer, &["w".into(), "none".into()]).expect("written");
+    let left = place.crash();
+    let copy = opened(&*left);
+    for records in [journal.records(), copy.records()] {
+        let load = |workflow, since| records.load_trend(2, workflow, Timestamp(since));
+        assert_eq!(load("", 0).expect("reads"), [newer[1].clone(), newer[0].clone()], "by time");
+        assert_eq!(load("", 21).expect("reads"), newer[..1]);
+        assert_eq!(load("w", 0).expect("reads"), [], "forgotten");
+        assert_eq!(records.load_trend(1, "", Timestamp(0)).expect("reads"), [], "another ring");
+        let there = records.load_trends_at(2, 1).expect("reads");
+        assert_eq!(there, [newer[1].clone(), first[2].clone(), newer[2].clone()]);
+        let names: [Arc<str>; 2] = ["b/a".into(), "new".into()];
+        assert_eq!(records.load_trend_workflows().expect("reads"), names);
+    }
+    drop(journal);
+    let there = opened(place).records().load_trends_at(2, 0).expect("reads");
+    assert_eq!(there, newer[..1], "after a start");
 }
