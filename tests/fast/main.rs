@@ -74,6 +74,8 @@ mod steps;
 #[cfg(feature = "failpoints")]
 mod sweep;
 mod traces;
+#[cfg(feature = "failpoints")]
+mod trends;
 mod views;
 #[cfg(feature = "failpoints")]
 mod wal;

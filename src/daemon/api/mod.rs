@@ -52,6 +52,7 @@ mod step;
 mod step_down;
 pub mod token;
 mod topic;
+mod trends;
 mod wait_cause;
 mod why;
 mod why_text;

@@ -8,7 +8,7 @@ use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found
 use super::{
     children, controls, definitions, events, guard, history, items, jobs, limits, manager,
     misdirected, observe, openapi, operations, page, principal, queues, reasons, redispatch,
-    replies, schedules, search, status, step, step_down, token, why, worker, workflows,
+    replies, schedules, search, status, step, step_down, token, trends, why, worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -47,6 +47,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         status::ROUTES,
         step::ROUTES,
         step_down::ROUTES,
+        trends::ROUTES,
         why::ROUTES,
         worker::ROUTES,
         workflows::ROUTES,

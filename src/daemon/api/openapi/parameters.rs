@@ -173,6 +173,8 @@ pub(in crate::api) const STATS: Parameter = query(
     Pattern("^([1-9][0-9]?|1[0-9]{2})m$|^([1-9]|1[0-9]|2[0-4])h$", "1h"),
     "Statistics of their jobs, over this time span",
 );
+pub(in crate::api) const TREND_SPAN: Parameter =
+    query("span", OneOf(&["1h", "24h", "7d"]), "The time span; without it 1h");
 pub(in crate::api) const NEW_ID: Parameter =
     query("id", Id, "The id of the new job: it makes the request idempotent");
 pub(in crate::api) const START_AFTER: Parameter = query(
