@@ -19,6 +19,7 @@ import { GraphPanel } from './job-graph.js';
 import { definitionOf } from './job.js';
 import { pauseButton, pauseCommands } from './pauses.js';
 import { Payload } from './payload.js';
+import { Trends } from './trends.js';
 
 /** @import { Definition, FoundPage, Job, StepDefinition, Version } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
@@ -59,6 +60,7 @@ class Definitions {
   /** @type {Map<string, GraphPanel>} */
   #tasks = new Map();
   #asked = '';
+  #trends;
   /** @type {Promise<string | undefined> | undefined} */
   #guess;
   #guessed = false;
@@ -69,6 +71,7 @@ class Definitions {
   constructor(route) {
     this.#route = route;
     this.#workflow = route.path.slice(1).join('/');
+    this.#trends = new Trends(route, this.#workflow);
     const { name, vhost } = parted(this.#workflow);
     this.#versions = new Source((signal) => get(['definitions'], { workflow: name, vhost }, signal));
     void this.#versions.refresh().then(() => this.#look());
@@ -78,6 +81,7 @@ class Definitions {
 
   stop() {
     this.#versions.stop();
+    this.#trends.stop();
     this.#graph.stop();
     this.#payload?.payload.stop();
     for (const panel of this.#tasks.values()) panel.stop();
@@ -86,6 +90,7 @@ class Definitions {
   /** @param {Route} route */
   update(route) {
     this.#route = route;
+    this.#trends.update(route);
     void this.#look();
     redraw();
   }
@@ -157,6 +162,7 @@ class Definitions {
       ${definition ? html`
         ${definition.deadline || definition.retention ? html`<p class="quiet">${definition.deadline ? html`A job fails when it is not done within ${shown(duration(definition.deadline))}. ` : nothing}${definition.retention ? html`An ended job is kept for ${shown(duration(definition.retention))}.` : nothing}</p>` : nothing}
         <section class="panel graph-panel" aria-label="Graph">${this.#graph.template({ key: `definition ${definition.hash}`, steps: definition.steps, states: definition.steps.map((step) => ({ name: step.name, state: 'waiting', attempt: 0 })), chosen, link: (step) => changed(this.#route, { step }) })}</section>
+        ${this.#trends.template()}
         ${this.#with ? this.#compared(this.#with, definition) : nothing}
         <nav class="tabs loose" aria-label="Of the definition"><a href=${changed(this.#route, { view: undefined })} aria-current=${asText ? nothing : 'page'}>Steps</a><a href=${changed(this.#route, { view: 'text' })} aria-current=${asText ? 'page' : nothing}>Text</a></nav>
         ${asText ? this.#text(definition) : html`<section class="panel" aria-label="Steps"><div class="panel-title"><h2>Steps</h2></div>${this.#table(definition.steps, chosen)}</section>

@@ -19,6 +19,7 @@ import { firstSteps } from './first.js';
 import { redispatchQueue } from './job-operations.js';
 import { limitCommands, limitPanel } from './limits.js';
 import { controlNotes, pauseCommands, pauseSign } from './pauses.js';
+import { Trends } from './trends.js';
 import { cause } from './why.js';
 
 /** @import { FailedReason, FailedReasons, Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
@@ -70,8 +71,11 @@ class Overview {
   /** Why the oldest job of each workflow stands where it stands. @type {Source<{ workflow: string, why: Why, created: string }[]>} */
   #standing = new Source((signal) => this.#ask(signal));
 
+  #trends;
+
   /** @param {Route} route */
   constructor(route) {
+    this.#trends = new Trends(route);
     this.update(route);
     void workflows.refresh().then(() => this.#standing.refresh());
     void this.#queues.refresh();
@@ -91,10 +95,12 @@ class Overview {
     this.#failed.stop();
     this.#reasons.stop();
     this.#standing.stop();
+    this.#trends.stop();
   }
 
   /** @param {Route} route */
   update(route) {
+    this.#trends.update(route);
     const wanted = route.query.get('span') ?? '1h';
     const known = SPANS.includes(wanted) ? wanted : '1h';
     if (known !== figures.span) {
@@ -149,6 +155,7 @@ class Overview {
           <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? firstSteps() : nothing}
       </section>
       ${this.#reasonPanel()}
+      ${all.length ? this.#trends.template() : nothing}
       ${standsBy() ? nothing : limitPanel(this.#limits)}
       <div class="overview-parts">
         ${this.#queuePanel(queues)}

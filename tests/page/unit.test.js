@@ -21,6 +21,7 @@ import { bytes, few, plain, share } from '../../page/lib/text.js';
 import { firstPart, millis, span } from '../../page/lib/time.js';
 import { fieldTime, timeOf } from '../../page/views/backfill.js';
 import { inRows } from '../../page/views/schedules.js';
+import { compared, roundUp } from '../../page/views/trends.js';
 import { cause } from '../../page/views/why.js';
 
 const PAGE = fileURLToPath(new URL('../../page/', import.meta.url));
@@ -310,4 +311,21 @@ test('why: what stands in the way has a word of the page', () => {
   assert.ok(words.every((word) => word && !word.includes('_')));
   assert.equal(new Set(words).size, words.length);
   assert.equal(cause({ job: '', cause: 'something_new', why: '' }), 'something new');
+});
+
+test('what is different from the span before is said in words, as far as it was counted', () => {
+  const minutes = (/** @type {number} */ now, /** @type {number} */ then) => /** @type {Parameters<typeof compared>[2]} */ (/** @type {unknown} */ ({ span: '7d', total: { minutes: now }, before: { minutes: then } }));
+  const say = (/** @type {number | undefined} */ now, /** @type {number | undefined} */ then, between = minutes(100, 100)) => compared(now, then, between, String);
+  assert.equal(say(5, 4), '25 % more than in the 7 d before (4)');
+  assert.equal(say(3, 4), '25 % less than in the 7 d before (4)');
+  assert.equal(say(1000, 999), '1 % more than in the 7 d before (999)', 'not the same');
+  assert.equal(say(14, 4), '3.5 times that of the 7 d before (4)');
+  assert.equal(say(4, 4), 'as in the 7 d before');
+  assert.equal(say(4, 0), 'none in the 7 d before');
+  assert.equal(say(0, 4), '4 in the 7 d before');
+  assert.equal(say(undefined, 4), '4 in the 7 d before');
+  assert.equal(say(4, undefined), 'none in the 7 d before');
+  assert.equal(say(5, 4, minutes(100, 60)), '4 in the 7 d before, of which 1 h were counted');
+  assert.equal(say(5, 0, minutes(100, 0)), 'the 7 d before: not counted');
+  assert.deepEqual([0, 1, 3, 9, 10, 11, 450].map(roundUp), [1, 1, 5, 10, 10, 20, 500]);
 });
