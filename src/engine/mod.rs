@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `time`, `id`, `text`, `json`, `state` | times, ids, texts, messages, states |
 //! | `trace` | trace context |
+//! | `reason_pattern` | what reasons have in common |
 //! | `caller`, `cause` | the callers of a job; why a child job failed |
 //! | `queue_declaration` | the declarations of queues |
 //! | `cell` | the values of labels and columns |

@@ -12,9 +12,9 @@ workflows:
   - name: orders
     steps:
       - { name: split }
-      - { name: lines, task: line, tolerate: 100%, depends: [ split ] }
+      - { name: lines, task: line, depends: [ split ] }
     tasks:
-      - { name: line, itemListKey: lines, steps: [ { name: price } ] }
+      - { name: line, itemListKey: lines, tolerate: 100%, steps: [ { name: price } ] }
   - name: plain
     steps: [ { name: price }, { name: last, depends: [ price ] } ]
 ";

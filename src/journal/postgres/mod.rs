@@ -29,6 +29,7 @@ mod day_survey;
 mod days;
 mod definitions;
 mod deletion_plan;
+mod failure_groups;
 mod failures;
 mod fault;
 mod history;

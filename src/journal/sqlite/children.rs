@@ -12,10 +12,6 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
 
-/// How many rows of a job are read at once, from the last row backwards, to find the end of the
-/// job. Few rows follow it, such as those of late replies.
-const ROW_BATCH: u32 = 16;
-
 impl ChildRecords for Reader {
     fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError> {
         self.read_projected(|connection| {
@@ -123,28 +119,7 @@ impl Reader {
         connection: &Connection,
         number: JobNumber,
     ) -> Result<Option<Arc<str>>, JournalError> {
-        load_end_reason(connection, self.file(), number)
-    }
-}
-
-/// Returns why a job of the file ended, as [`Reader::end_reason`] does.
-pub(super) fn load_end_reason(
-    connection: &Connection,
-    file: &str,
-    number: JobNumber,
-) -> Result<Option<Arc<str>>, JournalError> {
-    let rows = FileRows { connection, file, is_projected: true };
-    let mut before = u64::MAX;
-    loop {
-        let batch = rows.last_rows_before(number, before, ROW_BATCH)?;
-        let Some(oldest) = batch.last() else { return Ok(None) };
-        before = oldest.first;
-        for row in batch {
-            let mut entries = row.parse_entries(rows.file)?.into_iter().rev();
-            if let Some(entry) = entries.find(|entry| entry.job_state().is_some()) {
-                return Ok(entry.reason().cloned());
-            }
-        }
+        FileRows { connection, file: self.file(), is_projected: true }.end_reason(number)
     }
 }
 

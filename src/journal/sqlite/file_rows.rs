@@ -11,6 +11,11 @@ use crate::recover::{ChildKey, JobRow, JobRows};
 use crate::sql::to_sql_number;
 use engine::Recorded;
 use rusqlite::{Connection, OptionalExtension, params};
+use std::sync::Arc;
+
+/// How many rows of a job are read at once, from the last row backwards, to find the end of the
+/// job. Few rows follow it, such as those of late replies.
+const ROW_BATCH: u32 = 16;
 
 /// The rows of a journal file.
 pub(super) struct FileRows<'a> {
@@ -68,6 +73,23 @@ impl FileRows<'_> {
         let mut rows = self.entry_rows(condition, params![job, to_sql_number(before), count])?;
         rows.reverse();
         Ok(rows)
+    }
+
+    /// Returns why a job ended, from the last entry that changed its state; `None` if that entry
+    /// has no reason, or if there is no such entry. Reads only projected rows.
+    pub(super) fn end_reason(&self, job: JobNumber) -> Result<Option<Arc<str>>, JournalError> {
+        let mut before = u64::MAX;
+        loop {
+            let batch = self.last_rows_before(job, before, ROW_BATCH)?;
+            let Some(oldest) = batch.last() else { return Ok(None) };
+            before = oldest.first;
+            for row in batch {
+                let mut entries = row.parse_entries(self.file)?.into_iter().rev();
+                if let Some(entry) = entries.find(|entry| entry.job_state().is_some()) {
+                    return Ok(entry.reason().cloned());
+                }
+            }
+        }
     }
 
     /// Calls `handler` with the rows of a job, in order.

@@ -18,6 +18,7 @@ mod controls;
 mod copy;
 mod definitions;
 mod disk_full;
+mod failure_groups;
 mod failures;
 mod file_rows;
 mod file_watch;

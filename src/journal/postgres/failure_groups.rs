@@ -1,0 +1,66 @@
+//! Groups the newest failures by the pattern of their reason and by workflow.
+
+use super::connection::{Params, params, to_sql_text};
+use super::reader::Reader;
+use crate::error::JournalError;
+use crate::failures::{FailureFilter, FailureGroup, FailureGroups, GROUPED_FAILURES_MAX};
+use crate::traits::FailureRecords;
+use engine::{JobId, ReasonId, Timestamp};
+use tokio_postgres::Row;
+
+/// Returns the SQL that groups the newest failures, and its parameters.
+fn build_query(filter: &FailureFilter) -> (String, Params) {
+    let bound = |time: Option<Timestamp>, default: i64| time.map_or(default, |time| time.0);
+    let mut params =
+        params![bound(filter.ended_from, i64::MIN), bound(filter.ended_before, i64::MAX)];
+    let mut condition = "";
+    if let Some(workflow) = &filter.workflow {
+        params.extend(params![to_sql_text(workflow)]);
+        condition = "AND workflow = $3";
+    }
+    let sql = format!(
+        "SELECT g.*, j.id FROM (
+           SELECT reason, workflow, count(*), count(*) FILTER (WHERE job <> root), min(ended),
+                  max(ended), max(job) AS example
+           FROM (SELECT job, root, reason, workflow, ended FROM failures
+                 WHERE ended >= $1 AND ended < $2 {condition}
+                 ORDER BY ended DESC LIMIT {GROUPED_FAILURES_MAX}) f
+           GROUP BY reason, workflow ORDER BY count(*) DESC, max(ended) DESC, reason) g
+         JOIN jobs j ON j.number = g.example
+         ORDER BY g.count DESC, g.max DESC, g.reason"
+    );
+    (sql, params)
+}
+
+fn to_group(row: &Row) -> FailureGroup {
+    let number = |column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
+    FailureGroup {
+        reason: ReasonId(row.get(0)),
+        workflow: row.get(1),
+        jobs: number(2),
+        children: number(3),
+        first: Timestamp(row.get(4)),
+        last: Timestamp(row.get(5)),
+        example: JobId(row.get(7)),
+        example_reason: None,
+    }
+}
+
+impl FailureRecords for Reader {
+    fn group_failures(
+        &self,
+        filter: &FailureFilter,
+        limit: u32,
+    ) -> Result<FailureGroups, JournalError> {
+        let session = self.pool.begin()?;
+        let (sql, params) = build_query(filter);
+        let rows = session.query(&sql, params)?;
+        let failures = rows.iter().map(|row| to_group(row).jobs).sum();
+        let mut groups = Vec::new();
+        for row in rows.iter().take(limit as usize) {
+            let example_reason = session.end_reason(row.get(6))?;
+            groups.push(FailureGroup { example_reason, ..to_group(row) });
+        }
+        Ok(FailureGroups { groups, failures })
+    }
+}
