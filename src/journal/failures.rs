@@ -1,6 +1,6 @@
 //! Failures: the failed jobs and child jobs of a journal, each with the pattern of its reason, but
-//! for child jobs that their parents halted. They are stored beside the jobs, so that they are counted and found without reading records. They
-//! follow from the entries.
+//! for child jobs that their parents halted. They are stored beside the jobs, so that they are
+//! counted and found without reading records. They follow from the entries.
 
 use super::record::Record;
 use engine::input::is_halt_reason;

@@ -174,8 +174,8 @@ pub struct JobFilter {
     /// The full name of the schedule that started the job. It is in the first row of a job's
     /// record, which is read for each job that meets the other criteria.
     pub schedule: Option<String>,
-    /// The pattern of a reason. A root job has it if it failed for such a reason, or if a job of its
-    /// tree did; a child job, if it failed for such a reason itself.
+    /// The pattern of a reason. A root job has it if it failed for such a reason, or if a job of
+    /// its tree did; a child job, if it failed for such a reason itself.
     pub reason: Option<ReasonId>,
     /// The earliest creation time, inclusive.
     pub created_from: Option<Timestamp>,

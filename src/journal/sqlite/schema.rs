@@ -178,7 +178,7 @@ CREATE TABLE failures(
   workflow TEXT NOT NULL,
   ended INTEGER NOT NULL
 ) STRICT;
--- Those of one reason by their root jobs, which are listed; all, and those of one workflow, by time.
+-- Those of one reason by their root jobs; all, and those of one workflow, by time.
 CREATE INDEX failures_by_reason ON failures(reason, root);
 CREATE INDEX failures_by_end ON failures(ended, reason, workflow, root);
 CREATE INDEX failures_of_workflow ON failures(workflow, ended, reason, root);
