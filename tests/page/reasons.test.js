@@ -45,16 +45,16 @@ const listed = (page, count) => page.waitForFunction((most) => document.querySel
 
 test('the overview groups failures, and a click lists the jobs of one reason', async () => {
   await on(browser, manager, async ({ page, go }) => {
-    await go('#/overview');
+    await go('#/');
     const told = await groups(page);
     assert.equal(told.length, 3);
     assert.ok(told.every((text) => !text.includes('the worker reported')), told.join('; '));
     const alike = told.find((text) => text.includes('no page #'));
-    assert.match(alike ?? '', /^2 ?print: no page # of <img src=x onerror=alert\(#\)> is no paper letters/);
-    assert.match(told.find((text) => text.includes('no article')) ?? '', /^2 ?price: no article # baskets ?1 child job/);
+    assert.match(alike ?? '', /^2 ?print: failed by hand: no page # of <img src=x onerror=alert\(#\)> is no paper letters/);
+    assert.match(told.find((text) => text.includes('no article')) ?? '', /^2 ?price: failed by hand: no article # baskets ?1 child job/);
     await page.getByRole('link', { name: 'no page' }).click();
     await listed(page, 2);
-    await page.waitForFunction(() => document.querySelector('.filters')?.textContent?.includes('print: no page #'));
+    await page.waitForFunction(() => document.querySelector('.filters')?.textContent?.includes('no page #'));
     await page.getByRole('button', { name: 'All of these…' }).click();
     await page.getByRole('button', { name: 'Retry', exact: true }).click();
     await page.locator('.bulk-typed').waitFor();
@@ -68,7 +68,7 @@ test('a reason leads to the child job that it names', async () => {
     await go(`#/job/${basket}`);
     const reason = page.locator('.why.failed .reason');
     await reason.waitFor();
-    assert.match(await reason.innerText(), /^price of item 1: no article 8 \(child job .* of step "lines"\)$/);
+    assert.match(await reason.innerText(), /^price of item 1: failed by hand: no article 8 \(child job .* of step "lines"\)$/);
     await reason.getByRole('link').click();
     await page.waitForFunction((id) => location.hash.includes(id), line);
   });
@@ -78,7 +78,7 @@ test('reasons are readable on a phone and in the dark', async () => {
   for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
     for (const width of [1440, 390]) {
       await on(browser, manager, async ({ page, go }) => {
-        for (const [name, hash] of [['overview', '#/overview'], ['job', `#/job/${basket}`]]) {
+        for (const [name, hash] of [['overview', '#/'], ['job', `#/job/${basket}`]]) {
           await go(hash);
           await page.locator(name === 'overview' ? '.why-failed li' : '.why.failed .reason a').first().waitFor();
           assert.deepEqual(await axe(page), []);
