@@ -19,6 +19,7 @@
 //! | `journal::derive` | the projection of what is committed fails in the same way |
 //! | `journal::positions` | storing the offsets of buses fails in the same way |
 //! | `journal::ledgers` | storing the ledgers of schedules fails in the same way |
+//! | `journal::trends` | storing the buckets of trends fails in the same way |
 //! | `journal::limit` | after a write, its limit of pages cannot be set back |
 //! | `job::take` | the job's actor panics |
 //! | `job::taken` | the same, after it has decided and taken a spare place |

@@ -106,8 +106,8 @@ pub trait Journal: Send {
     /// Stores or deletes ledgers of schedules, all or none.
     fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError>;
 
-    /// Deletes the trends of the workflows `forgotten`, then stores buckets of trends, each in place
-    /// of the bucket that was in its position; all or nothing.
+    /// Deletes the trends of the workflows `forgotten`, then stores buckets of trends, each in
+    /// place of the bucket that was in its position; all or nothing.
     fn store_trends(
         &mut self,
         trends: &[StoredTrend],

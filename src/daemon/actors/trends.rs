@@ -1,10 +1,11 @@
 //! Records trends: once a minute, adds what happened in it to the buckets in the journal.
 //!
 //! The journal has everything: a bucket is read, added to and written again, so that a restart, a
-//! takeover and a clock that was set are nothing special. The figures of a minute are the difference
-//! of the metrics since the last minute that was stored. If a minute cannot be stored, it is a gap,
-//! and the next one counts what happened in it. (If only the answer to a commit was lost, that is
-//! counted twice.) A process that is killed loses at most the minute that had not ended.
+//! takeover and a clock that was set are nothing special. The figures of a minute are the
+//! difference of the metrics since the last minute that was stored. If a minute cannot be stored,
+//! it is a gap, and the next one counts what happened in it. (If only the answer to a commit was
+//! lost, that is counted twice.) A process that is killed loses at most the minute that had not
+//! ended.
 
 use super::buses::Buses;
 use super::inputs::{JournalInput, TrendWrite};

@@ -1,7 +1,7 @@
 //! Shows what happened over time: the trends of all workflows together, or of one.
 
 use super::problem::Problem;
-use super::query::Query;
+use super::query::{self, Query};
 use super::reads::read_small;
 use super::resolve::full_name;
 use super::route::*;
@@ -42,8 +42,8 @@ struct TrendsView {
     omitted: bool,
     /// How long a bucket is, in seconds.
     bucket_seconds: u32,
-    /// The buckets of the span, the oldest first. The last one has the newest minute that is stored,
-    /// and may not be over yet.
+    /// The buckets of the span, the oldest first. The last one has the newest minute that is
+    /// stored, and may not be over yet.
     buckets: Vec<BucketView>,
     /// The sum of the buckets.
     total: FiguresView,
@@ -119,9 +119,7 @@ impl FiguresView {
 async fn get_trends(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [span, workflow, vhost] = query.extract(["span", "workflow", "vhost"])?;
     let span = span.map_or(Ok(TrendSpan::Hour), |span| parse_span(&span))?;
-    if vhost.is_some() && workflow.is_none() {
-        return Err(Problem::malformed("vhost needs workflow".to_owned()));
-    }
+    query::check_requires("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
     let workflow = workflow.map(|name| full_name(&name, vhost.as_deref()));
     let newest = span.bucket_start(Timestamp(clock::now().0.saturating_sub(STORED_AFTER_NS)));
     let name = workflow.clone();

@@ -167,9 +167,9 @@ impl Figures {
         self.steps_by_duration.iter().sum()
     }
 
-    /// Returns a percentile of the durations of completed steps, in nanoseconds, interpolated within
-    /// its bucket; `None`: no step completed. Durations beyond the last bound count as the last
-    /// bound.
+    /// Returns a percentile of the durations of completed steps, in nanoseconds, interpolated
+    /// within its bucket; `None`: no step completed. Durations beyond the last bound count as the
+    /// last bound.
     pub fn step_percentile(&self, percent: u64) -> Option<i64> {
         let rank = self.steps_completed().saturating_mul(percent).div_ceil(100).max(1);
         let (mut before, mut lower) = (0, 0.0);
@@ -203,8 +203,8 @@ impl Figures {
     }
 }
 
-/// Returns the upper bounds of the durations of steps in seconds; the last one stands for all longer
-/// ones.
+/// Returns the upper bounds of the durations of steps in seconds; the last one stands for all
+/// longer ones.
 fn upper_bounds() -> impl Iterator<Item = f64> {
     let bounds = super::registrar::seconds_buckets();
     let last = bounds.last().copied();

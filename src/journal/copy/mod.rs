@@ -1,9 +1,10 @@
 //! Copies a journal from a file into a database, or back, while no manager runs on either.
 //!
-//! Definitions, jobs, decisions, notices, offsets, ledgers, trends, rates of limits and controls are
-//! copied as they are stored. What follows from the decisions of a job, its state and the statuses of its
-//! steps, is derived again from the copy. Every job of the copy is read back and compared with its
-//! original (`check`). Only then is the copy complete: until then no manager starts on it.
+//! Definitions, jobs, decisions, notices, offsets, ledgers, trends, rates of limits and controls
+//! are copied as they are stored. What follows from the decisions of a job, its state and the
+//! statuses of its steps, is derived again from the copy. Every job of the copy is read back and
+//! compared with its original (`check`). Only then is the copy complete: until then no manager
+//! starts on it.
 //!
 //! The traits in `rows` are implemented for both storages.
 

@@ -18,7 +18,8 @@ const COLUMNS: &str = "ring, position, workflow, start, body, checksum";
 /// Returns the query for all buckets of the name `$1`, in the order in which they are copied.
 pub(super) fn select_all() -> String {
     format!(
-        "SELECT {COLUMNS} FROM trends WHERE name = $1 ORDER BY ring, position, workflow COLLATE \"C\""
+        "SELECT {COLUMNS} FROM trends
+         WHERE name = $1 ORDER BY ring, position, workflow COLLATE \"C\""
     )
 }
 
