@@ -14,7 +14,7 @@ import type { Duplex } from 'node:stream';
 import type { ChannelModel, ConfirmChannel, ConsumeMessage } from 'amqplib';
 import { reasonOf, withoutPassword, type Log } from './log.js';
 import { factsOf, type StepFacts } from './step.js';
-import { aborted, Backoff, now, sleep, turn } from './time.js';
+import { aborted, Backoff, inTurn, now, sleep } from './time.js';
 import { Delivery, type Perform, type Reply } from './work.js';
 
 /** How long a reply that the broker cannot route, or refuses, is held and sent again before the message is requeued. */
@@ -290,7 +290,7 @@ class Session {
 
   async #work(delivery: AmqpDelivery): Promise<void> {
     // Between two functions that do not wait for anything there is room for a signal.
-    await turn();
+    await inTurn();
     if (this.#stopping.aborted) return delivery.session.#nack(delivery, true);
     // The broker delivers it again.
     if (delivery.session.isLost) return this.#forget(delivery);

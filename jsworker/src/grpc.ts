@@ -12,7 +12,7 @@ import { loadWire, type Gone, type StepMessage, type Taken, type ToWorker, type 
 import { checkToken } from './http_client.js';
 import { ANSWER_SECONDS_MAX, ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN, EXTENDS_PER_LEASE, STOP_SECONDS_MAX } from './leases.js';
 import type { Log } from './log.js';
-import { Backoff, now, sleep, turn } from './time.js';
+import { Backoff, inTurn, now, sleep } from './time.js';
 import { errorReply, type Perform, type Reply } from './work.js';
 
 /** As many more messages are wanted at once: few enough for the manager's `grpc.credit_max`. */
@@ -201,16 +201,18 @@ class Feed {
 
   // ---- what the manager says
 
-  #hear(session: Session, { message, taken, lease, gone, drain }: ToWorker): void {
+  #hear(session: Session, { message, taken, lease, gone, drain, batches, batch }: ToWorker): void {
     if (!session.isEstablished) {
       session.isEstablished = true;
       if (session.tried) this.#log.info(`goes on at ${session.address.text}, after ${session.tried}`);
       this.#log.info(`consuming from ${this.#queue} at ${session.address.text}`);
     }
-    if (message) {
+    if (batch) {
+      for (const taken of batch.taken ?? []) this.#taken(session, taken);
+      for (const message of batch.messages ?? []) this.#take(session, message);
+    } else if (message) {
       this.#take(session, message);
     } else if (taken) {
-      session.extending.delete(taken.receipt ?? '');
       this.#taken(session, taken);
     } else if (lease) {
       session.extending.delete(lease.receipt ?? '');
@@ -221,6 +223,8 @@ class Feed {
       this.#gone(session, gone);
     } else if (drain) {
       session.isDraining = true;
+    } else if (batches) {
+      session.allowBatches(batches);
     }
     if (session === this.#successor && session.extending.size === 0) this.#succeed(session);
     if (this.#isHandingOver) this.#tellChange();
@@ -248,7 +252,7 @@ class Feed {
 
   async #work(delivery: GrpcDelivery): Promise<void> {
     // Between two functions that do not wait for anything there is room for a signal.
-    await turn();
+    await inTurn();
     if (this.#stoppedAt !== undefined || delivery.isOver || delivery.hasLostLease) {
       // The end of the stream gives it back, if it has not been given back already.
       this.#settled(delivery);
@@ -270,6 +274,7 @@ class Feed {
   }
 
   #taken(session: Session, { receipt = '', changed = false, why_not = '', detail = '' }: Taken): void {
+    session.extending.delete(receipt);
     const delivery = this.#byReceipt.get(receipt);
     if (!delivery) return;
     const why = `${why_not} ${detail}`.trim();

@@ -56,7 +56,8 @@ export class GrpcDelivery extends Delivery {
   }
 
   override facts(): StepFacts {
-    const headers = Object.fromEntries(HEADERS.flatMap((name) => (this.#message[name] === undefined ? [] : [[name, this.#message[name]]])));
+    const headers: Record<string, string | number> = {};
+    for (const name of HEADERS) if (this.#message[name] !== undefined) headers[name] = this.#message[name];
     const delivery = this.#message.delivery ?? 1;
     return factsOf({ queue: this.queue, correlationId: this.correlationId, redelivered: delivery !== 1, delivery, headers });
   }

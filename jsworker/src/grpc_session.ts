@@ -4,7 +4,8 @@ import { createSecureContext } from 'node:tls';
 import type { ClientDuplexStream, StatusObject } from '@grpc/grpc-js';
 import type { Address } from './addresses.js';
 import type { GrpcDelivery } from './grpc_delivery.js';
-import { span, type FromWorker, type ToWorker, type Wire } from './grpc_wire.js';
+import { Outbox } from './grpc_outbox.js';
+import { span, type Batches, type FromWorker, type ToWorker, type Wire } from './grpc_wire.js';
 import { now } from './time.js';
 import type { Reply } from './work.js';
 
@@ -50,6 +51,7 @@ export class Session {
   farewellAt: number | undefined;
   readonly #wire: Wire;
   readonly #call: ClientDuplexStream<FromWorker, ToWorker>;
+  readonly #outbox: Outbox;
   readonly #close: () => void;
   #aborted = '';
 
@@ -65,6 +67,7 @@ export class Session {
     if (token) metadata.set('authorization', `Bearer ${token}`);
     this.#close = () => client.close();
     this.#call = client.makeBidiStreamRequest<FromWorker, ToWorker>(work.path, work.requestSerialize, work.responseDeserialize, metadata);
+    this.#outbox = new Outbox((what) => this.#call.write(what));
   }
 
   /** Until the stream ends. */
@@ -87,7 +90,12 @@ export class Session {
   }
 
   hello(queue: string, lease: number): void {
-    this.#say({ hello: { queues: [queue], lease: span(lease), vhost: this.address.vhost } });
+    this.#say({ hello: { queues: [queue], lease: span(lease), vhost: this.address.vhost, batches: true } });
+  }
+
+  /** The manager takes them. An earlier one never says so, and hears one thing at a time. */
+  allowBatches(batches: Batches): void {
+    this.#outbox.allowBatches(batches);
   }
 
   want(messages: number): void {
@@ -121,6 +129,7 @@ export class Session {
   farewell(): void {
     if (this.farewellAt !== undefined) return;
     this.farewellAt = now();
+    this.#outbox.flush();
     this.#call.end();
   }
 
@@ -135,6 +144,6 @@ export class Session {
   }
 
   #say(what: FromWorker): void {
-    if (this.farewellAt === undefined) this.#call.write(what);
+    if (this.farewellAt === undefined) this.#outbox.say(what);
   }
 }

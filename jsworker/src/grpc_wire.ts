@@ -11,9 +11,20 @@ const DURATION = 'google.protobuf.Duration';
 
 /** By message: number and type of each field. `repeated` and `optional` stand before the type, as in the file. */
 export const MESSAGES: Readonly<Record<string, Readonly<Record<string, readonly [number, string]>>>> = {
-  FromWorker: { hello: [1, 'Hello'], want: [2, 'Want'], reply: [3, 'ReplyRequest'], extend: [4, 'ExtendRequest'], nack: [5, 'NackRequest'] },
-  ToWorker: { message: [1, 'StepMessage'], taken: [2, 'Taken'], lease: [3, 'Lease'], gone: [4, 'Gone'], drain: [5, 'Drain'] },
-  Hello: { queues: [1, 'repeated string'], worker: [2, 'string'], lease: [3, DURATION], vhost: [4, 'string'] },
+  FromWorker: { hello: [1, 'Hello'], want: [2, 'Want'], reply: [3, 'ReplyRequest'], extend: [4, 'ExtendRequest'], nack: [5, 'NackRequest'], batch: [6, 'FromWorkerBatch'] },
+  FromWorkerBatch: { replies: [1, 'repeated ReplyRequest'], want: [2, 'uint32'] },
+  ToWorker: {
+    message: [1, 'StepMessage'],
+    taken: [2, 'Taken'],
+    lease: [3, 'Lease'],
+    gone: [4, 'Gone'],
+    drain: [5, 'Drain'],
+    batches: [6, 'Batches'],
+    batch: [7, 'ToWorkerBatch'],
+  },
+  Batches: { replies_max: [1, 'uint32'], bytes_max: [2, 'uint32'] },
+  ToWorkerBatch: { taken: [1, 'repeated Taken'], messages: [2, 'repeated StepMessage'] },
+  Hello: { queues: [1, 'repeated string'], worker: [2, 'string'], lease: [3, DURATION], vhost: [4, 'string'], batches: [5, 'bool'] },
   Want: { messages: [1, 'uint32'] },
   StepMessage: {
     receipt: [1, 'string'],
@@ -79,6 +90,20 @@ export interface ToWorker {
   lease?: { receipt?: string };
   gone?: Gone;
   drain?: object;
+  batches?: Batches;
+  batch?: { taken?: Taken[]; messages?: StepMessage[] };
+}
+
+/** The manager takes batches. */
+export interface Batches {
+  replies_max?: number;
+  bytes_max?: number;
+}
+
+export interface ReplyRequest {
+  receipt: string;
+  kind: keyof typeof KINDS;
+  body: Buffer;
 }
 
 /** A Duration. */
@@ -89,11 +114,12 @@ export interface Span {
 
 /** What a worker says. */
 export type FromWorker =
-  | { hello: { queues: readonly string[]; lease: Span; vhost: string } }
+  | { hello: { queues: readonly string[]; lease: Span; vhost: string; batches: boolean } }
   | { want: { messages: number } }
-  | { reply: { receipt: string; kind: keyof typeof KINDS; body: Buffer } }
+  | { reply: ReplyRequest }
   | { extend: { receipt: string; lease?: Span } }
-  | { nack: { receipt: string; requeue: boolean } };
+  | { nack: { receipt: string; requeue: boolean } }
+  | { batch: { replies: readonly ReplyRequest[]; want: number } };
 
 export function span(seconds: number): Span {
   const milliseconds = Math.round(seconds * 1000);

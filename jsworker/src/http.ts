@@ -11,11 +11,13 @@ import { reasonOf, type Log } from './log.js';
 import { partsOf, type Part } from './raw_list.js';
 import { Replier } from './replies.js';
 import { factsOf, type StepFacts } from './step.js';
-import { aborted, Backoff, now, sleep, turn } from './time.js';
+import { Backoff, inTurn, now, sleep, turn } from './time.js';
 import { Delivery, errorReply, type Outcome, type Perform, type Reply } from './work.js';
 
 /** How long the manager holds a question for a message open; its answer may take longer by as much as any. */
 const WAIT_SECONDS = 30;
+/** How often is looked for leases to extend. */
+const TICK_SECONDS_MAX = 0.25;
 /** As many messages the manager gives at once. */
 const MESSAGES_MAX = 100;
 
@@ -41,7 +43,7 @@ export class HttpTransport {
   readonly #inHand = new Map<string, HttpDelivery>();
   /** How many of each queue are in hand, and whom that keeps from asking for more. */
   readonly #held = new Map<string, number>();
-  #whenSettled?: AbortController;
+  readonly #whenSettled = new Set<() => void>();
   #stoppedAt?: number;
 
   constructor(queues: readonly string[], server: string, prefetch: number, lease: number, token: string, perform: Perform, log: Log) {
@@ -57,8 +59,11 @@ export class HttpTransport {
   /** Serves until `stopping`, through every restart of the manager. */
   async run(stopping: AbortSignal): Promise<void> {
     stopping.addEventListener('abort', () => (this.#stoppedAt = now()), { once: true });
+    const seconds = Math.min(TICK_SECONDS_MAX, this.#lease / EXTENDS_PER_LEASE / 4);
+    const timer = setInterval(() => this.#extendDue(), seconds * 1000);
     await Promise.all(this.#queues.map((queue) => this.#receiveAll(queue, stopping)));
     while (this.#inHand.size > 0) await this.#oneSettled();
+    clearInterval(timer);
     this.#client.close();
   }
 
@@ -79,7 +84,7 @@ export class HttpTransport {
       if (room <= 0) {
         await this.#oneSettled(stopping);
         // Those that are settled with it make room too.
-        if (takesSeveral) await new Promise(setImmediate);
+        if (takesSeveral) await turn();
         continue;
       }
       let told: string;
@@ -142,24 +147,29 @@ export class HttpTransport {
   }
 
   async #work(delivery: HttpDelivery, stopping: AbortSignal): Promise<void> {
-    const settled = new AbortController();
-    void this.#extendUntil(settled.signal, delivery);
+    delivery.extendAt = now() + this.#lease / EXTENDS_PER_LEASE;
     try {
       // Between two functions that do not wait for anything there is room for a signal.
-      await turn();
+      await inTurn();
       await this.#settle(delivery, stopping.aborted ? { is: 'return' } : await this.#perform(delivery));
     } finally {
-      settled.abort();
       this.#inHand.delete(delivery.messageId);
       this.#held.set(delivery.queue, this.#held.get(delivery.queue)! - 1);
-      this.#whenSettled?.abort();
+      for (const tell of this.#whenSettled) tell();
     }
   }
 
-  async #oneSettled(stopping?: AbortSignal): Promise<void> {
-    if (!this.#whenSettled || this.#whenSettled.signal.aborted) this.#whenSettled = new AbortController();
-    const { signal } = this.#whenSettled;
-    await Promise.race([aborted(signal), ...(stopping ? [aborted(stopping, signal)] : [])]);
+  #oneSettled(stopping?: AbortSignal): Promise<void> {
+    if (stopping?.aborted) return Promise.resolve();
+    return new Promise((resolve) => {
+      const tell = (): void => {
+        this.#whenSettled.delete(tell);
+        stopping?.removeEventListener('abort', tell);
+        resolve();
+      };
+      this.#whenSettled.add(tell);
+      stopping?.addEventListener('abort', tell);
+    });
   }
 
   async #settle(delivery: HttpDelivery, outcome: Outcome): Promise<void> {
@@ -244,11 +254,12 @@ export class HttpTransport {
 
   // ---- leases
 
-  async #extendUntil(settled: AbortSignal, delivery: HttpDelivery): Promise<void> {
-    for (;;) {
-      await sleep(this.#lease / EXTENDS_PER_LEASE, settled);
-      if (settled.aborted || delivery.isOver) return;
-      await this.#extend(delivery);
+  #extendDue(): void {
+    const time = now();
+    for (const delivery of this.#inHand.values()) {
+      if (delivery.extendAt > time || delivery.isOver) continue;
+      delivery.extendAt = Infinity;
+      void this.#extend(delivery).then(() => (delivery.extendAt = now() + this.#lease / EXTENDS_PER_LEASE));
     }
   }
 
@@ -287,6 +298,7 @@ class HttpDelivery extends Delivery {
   readonly messageId: string;
   /** That of its replies; another one if the message has come again meanwhile. */
   path: string;
+  extendAt = 0;
   hasLostLease = false;
   /** What was said so far has been told. */
   said: Promise<void> = Promise.resolve();

@@ -6,7 +6,7 @@
 
 import type { Answer, Client } from './http_client.js';
 import { reasonOf, type Log } from './log.js';
-import { Backoff, now, sleep } from './time.js';
+import { Backoff, now, sleep, turn } from './time.js';
 import type { Reply } from './work.js';
 
 /** As many the manager takes in one call. */
@@ -56,6 +56,8 @@ export class Replier {
 
   async #sendAll(): Promise<void> {
     this.#isSending = true;
+    // Those of the same turn of the event loop go along.
+    await turn();
     const backoff = new Backoff();
     while (this.#pending.length > 0) {
       const { told, retryAfter, again } = await this.#sendSome(this.#next());

@@ -98,15 +98,11 @@ export class Step {
   readonly headers: Readonly<Record<string, unknown>>;
   /** The message as it came. `JSON.parse` rounds numbers beyond 2^53, and drops the zeros at the end of `0.10`; this has all digits. */
   readonly raw: string;
-  /**
-   * Aborted when the work is done for nothing: the manager has said over gRPC or HTTP that the attempt is over, or the
-   * worker stops and its `grace` has passed. `signal.reason` is an error that says which.
-   */
-  readonly signal: AbortSignal;
+  readonly #signal: () => AbortSignal;
   readonly #tell: (told: object) => Promise<void>;
 
   /** @internal */
-  constructor(facts: StepFacts, raw: string, signal: AbortSignal, tell: (told: object) => Promise<void>) {
+  constructor(facts: StepFacts, raw: string, signal: () => AbortSignal, tell: (told: object) => Promise<void>) {
     this.queue = facts.queue;
     this.id = facts.id;
     this.name = facts.name;
@@ -117,8 +113,16 @@ export class Step {
     this.delivery = facts.delivery;
     this.headers = facts.headers;
     this.raw = raw;
-    this.signal = signal;
+    this.#signal = signal;
     this.#tell = tell;
+  }
+
+  /**
+   * Aborted when the work is done for nothing: the manager has said over gRPC or HTTP that the attempt is over, or the
+   * worker stops and its `grace` has passed. `signal.reason` is an error that says which.
+   */
+  get signal(): AbortSignal {
+    return this.#signal();
   }
 
   /**

@@ -38,12 +38,36 @@ export function aborted(signal: AbortSignal, end?: AbortSignal): Promise<void> {
   return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true, ...(end && { signal: end }) }));
 }
 
-let lastTurn = Promise.resolve();
-
-/** Until the event loop has looked for signals and data once more: for each that asks, once again. */
+/** Until the event loop has looked for signals and data once more. */
 export function turn(): Promise<void> {
-  lastTurn = lastTurn.then(() => new Promise((resolve) => setImmediate(resolve)));
-  return lastTurn;
+  return new Promise((resolve) => setImmediate(resolve));
+}
+
+/** How long those whose turn it is may keep the event loop from looking for signals and data. */
+const TURN_SECONDS_MAX = 0.002;
+const inLine: (() => void)[] = [];
+
+/** Until all that asked before have done what they do at once. Now and then the event loop looks for signals and data in between. */
+export function inTurn(): Promise<void> {
+  return new Promise((resolve) => {
+    if (inLine.push(resolve) === 1) setImmediate(giveTurns);
+  });
+}
+
+function giveTurns(): void {
+  const end = now() + TURN_SECONDS_MAX;
+  const next = (): void => {
+    inLine[0]!();
+    // Behind its promises, and theirs.
+    queueMicrotask(() => process.nextTick(passOn));
+  };
+  const passOn = (): void => {
+    inLine.shift();
+    if (inLine.length === 0) return;
+    if (now() < end) next();
+    else setImmediate(giveTurns);
+  };
+  next();
 }
 
 /** The seconds of a clock that nobody sets. */

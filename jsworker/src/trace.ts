@@ -9,12 +9,22 @@ import type { StepFacts } from './step.js';
 /** A traceparent (W3C Trace Context); what later versions add to it is not read. */
 const TRACEPARENT = /^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-|$)/;
 
+let found: typeof import('@opentelemetry/api') | undefined;
+let isSought = false;
 /** Not awaited here: a module that awaits cannot be required. */
-const loading = import('@opentelemetry/api').catch(() => undefined);
+const seeking = import('@opentelemetry/api').then(
+  (api) => {
+    [found, isSought] = [api, true];
+  },
+  () => {
+    isSought = true;
+  },
+);
 
 /** Does the work of a step in a span of its own; `system` brought the message. */
 export async function inSpan<T>(facts: StepFacts, system: string, work: () => Promise<T>): Promise<T> {
-  const api = await loading;
+  if (!isSought) await seeking;
+  const api = found;
   if (!api) return work();
   const attributes: Attributes = {
     'messaging.system': system,

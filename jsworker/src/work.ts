@@ -43,7 +43,8 @@ export abstract class Delivery {
   abstract readonly correlationId: string | undefined;
   /** A larger reply must not be sent. */
   readonly replyBytesMax: number = Infinity;
-  readonly #abort = new AbortController();
+  /** Made when somebody asks for it: most functions do not. */
+  #abort: AbortController | undefined;
   #isOver = false;
 
   abstract facts(): StepFacts;
@@ -54,7 +55,7 @@ export abstract class Delivery {
 
   /** For the function. */
   get signal(): AbortSignal {
-    return this.#abort.signal;
+    return (this.#abort ??= new AbortController()).signal;
   }
 
   /** Nothing that is done for it counts any more. */
@@ -70,7 +71,7 @@ export abstract class Delivery {
 
   /** Its function is asked to stop. */
   interrupt(reason: string): void {
-    this.#abort.abort(new DOMException(reason, 'AbortError'));
+    (this.#abort ??= new AbortController()).abort(new DOMException(reason, 'AbortError'));
   }
 }
 
@@ -87,7 +88,7 @@ export function performWith(handlers: ReadonlyMap<string, Handler>, log: Log): P
     }
     const started = now();
     const facts = delivery.facts();
-    const step = new Step(facts, text, delivery.signal, (told) => delivery.progress({ body: encode(told), type: 'progress' }));
+    const step = new Step(facts, text, () => delivery.signal, (told) => delivery.progress({ body: encode(told), type: 'progress' }));
     try {
       const body = await inSpan(facts, delivery.system, async () => {
         const body = bodyOf(await handlers.get(delivery.queue)!(message, step));

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import * as grpc from '@grpc/grpc-js';
 import { Addresses } from '../dist/addresses.js';
+import { Outbox } from '../dist/grpc_outbox.js';
 import { CHOICES, KINDS, loadWire, MESSAGES, PACKAGE } from '../dist/grpc_wire.js';
 import { assertWorks, Daemon, eventually, freePort, ORDERS, partsWith, workersOf } from './parts.js';
 
@@ -21,6 +22,8 @@ class Front {
   refusal = undefined;
   /** Nothing is passed on any more, and no connection ends. */
   isSilent = false;
+  /** As a manager that does not know batches. */
+  isEarlier = false;
   hellos = [];
   /** What workers have said, by its kind. */
   said = [];
@@ -45,8 +48,10 @@ class Front {
     this.calls.add(call);
     stream.on('data', (bytes) => {
       if (this.isSilent) return;
-      this.said.push(Object.keys(work.requestDeserialize(bytes))[0]);
-      call.write(bytes);
+      const said = work.requestDeserialize(bytes);
+      this.said.push(Object.keys(said)[0]);
+      if (this.isEarlier && said.hello) delete said.hello.batches;
+      call.write(work.requestSerialize(said));
     });
     stream.on('end', () => call.end());
     stream.on('cancelled', () => call.cancel());
@@ -191,6 +196,72 @@ test('over TLS only authorities of Node.js or its environment are believed', asy
   await start({ price: 'echo' }, { server: front.url, environment: { NODE_EXTRA_CA_CERTS: certificate } });
   await assertWorks(daemon, 1);
   assert.equal(front.hellos.length, 1);
+});
+
+test('what waits goes together if the manager takes batches', async (t) => {
+  const [daemon, [front], start] = await partsWith(t, Front);
+  const worker = await start('echo', front.url, { options: ['--prefetch=40'] });
+  let count = 0;
+  const hasSaidABatch = async () => {
+    const jobs = [];
+    for (const end = count + 40; count < end; count++) jobs.push([count, await daemon.create('orders', { n: count })]);
+    for (const [n, job] of jobs) assert.equal(await daemon.result(job), `{"echo":{"n":${n}}}`);
+    return front.said.includes('batch');
+  };
+  // What is said in one turn goes together: with so many at once that comes soon.
+  await eventually(hasSaidABatch, 'a batch');
+  assert.equal(await worker.terminate(), 0);
+  assert.deepEqual(worker.calls().map(Number).sort((a, b) => a - b), [...Array(count).keys()]);
+});
+
+test('a manager that does not know batches hears one thing at a time', async (t) => {
+  const [daemon, [front], start] = await partsWith(t, Front);
+  front.isEarlier = true;
+  const jobs = [];
+  for (let n = 0; n < 40; n++) jobs.push(await daemon.create('orders', { n }));
+  const worker = await start('echo', front.url, { options: ['--prefetch=40'] });
+  for (const [n, job] of jobs.entries()) assert.equal(await daemon.result(job), `{"echo":{"n":${n}}}`);
+  assert.ok(!front.said.includes('batch'));
+  assert.equal(await worker.terminate(), 0);
+});
+
+/** What an outbox makes of what was said in one turn: for each that goes out, its receipts and what it wants, or its kind. */
+function saidTogether(said, { replies_max = 100, bytes_max = 1 << 20, takesBatches = true } = {}) {
+  const [told, sizes] = [[], []];
+  const outbox = new Outbox((what) => {
+    sizes.push(work.requestSerialize(what).length);
+    told.push(what.batch ? [what.batch.replies.map(({ receipt }) => receipt).join(' '), what.batch.want] : Object.keys(what)[0]);
+  });
+  if (takesBatches) outbox.allowBatches({ replies_max, bytes_max });
+  for (const what of said) outbox.say(what);
+  outbox.flush();
+  return { told, sizes };
+}
+
+const aReply = (receipt, size = 2) => ({ reply: { receipt, kind: 'RESULT', body: Buffer.alloc(size, 'x') } });
+
+test('what was said goes out in its order', () => {
+  const [want, extend] = [{ want: { messages: 3 } }, { extend: { receipt: 'e' } }];
+  const said = [aReply('a'), want, aReply('b'), want, extend, aReply('c'), want];
+  assert.deepEqual(saidTogether(said).told, [['a b', 6], 'extend', ['c', 3]]);
+  assert.deepEqual(saidTogether(said, { takesBatches: false }).told, ['reply', 'want', 'reply', 'want', 'extend', 'reply', 'want']);
+  for (const takesBatches of [false, true]) {
+    assert.deepEqual(saidTogether([want, want], { takesBatches }).told, ['want'], 'no batch is needed for it');
+    assert.deepEqual(saidTogether([aReply('a')], { takesBatches }).told, ['reply'], 'alone as ever');
+  }
+});
+
+test('a batch is bounded in replies and in bytes', () => {
+  const seven = [...'0123456'].map((receipt) => aReply(receipt));
+  assert.deepEqual(saidTogether(seven, { replies_max: 3 }).told, [['0 1 2', 0], ['3 4 5', 0], 'reply']);
+  // A reply that is too large for the manager goes alone, so that its verdict is for no other one.
+  const sizes = [400, 400, 400, 2000, 10].map((size, index) => aReply(String(index), size));
+  const out = saidTogether(sizes, { bytes_max: 1000 });
+  assert.deepEqual(out.told, [['0 1', 0], 'reply', 'reply', 'reply']);
+  assert.deepEqual(out.sizes.map((size) => size <= 1000), [true, true, false, true]);
+  const small = saidTogether(Array.from({ length: 90 }, () => aReply('r'.repeat(40), 0)), { bytes_max: 1000 });
+  assert.ok(Math.max(...small.sizes) <= 1000, String(small.sizes));
+  assert.equal(small.told.flatMap(([receipts]) => receipts.split(' ')).length, 90);
 });
 
 test('what goes over the wire is what the file says', () => {

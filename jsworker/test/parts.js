@@ -206,7 +206,8 @@ export class Daemon {
     daemon.environment = environment;
     daemon.address = `127.0.0.1:${await freePort()}`;
     daemon.url = `http://${daemon.address}`;
-    daemon.grpcPort = await freePort();
+    do daemon.grpcPort = await freePort();
+    while (daemon.address.endsWith(`:${daemon.grpcPort}`));
     /** Where its workers go, by transport. */
     daemon.servers = { http: daemon.url, grpc: `grpc://127.0.0.1:${daemon.grpcPort}` };
     writeFileSync(join(daemon.directory, 'workflows.yaml'), workflows);

@@ -5,6 +5,7 @@ import { test } from 'node:test';
 import { Answer } from '../dist/http_client.js';
 import { partsOf } from '../dist/raw_list.js';
 import { Replier } from '../dist/replies.js';
+import { inTurn } from '../dist/time.js';
 import { Delivery, performWith } from '../dist/work.js';
 import { eventually } from './parts.js';
 
@@ -25,12 +26,27 @@ function parts(secondsLeft = () => Infinity) {
   const log = Object.fromEntries(['info', 'warn', 'error'].map((level) => [level, (line) => lines.push(`${level} ${line}`)]));
   const replier = new Replier(manager, log, secondsLeft);
   const send = (n, more = {}) => replier.send({ path: `/${n}/reply`, toString: () => `message ${n}` }, { body: Buffer.from(`{"n":${n}}`), ...more });
-  return { manager, lines, send };
+  /** Sends the first one, whose call is under way then. */
+  const begin = async () => {
+    const sent = [send(0)];
+    await eventually(() => manager.calls.length === 1, 'the first call');
+    return sent;
+  };
+  return { manager, lines, send, begin };
 }
 
-test('what comes while a call is under way goes with the next, up to a hundred', async () => {
+test('what is ready in the same turn goes in one call', async () => {
   const { manager, send } = parts();
-  const sent = Array.from({ length: 103 }, (_, n) => send(n, n === 1 ? { type: 'error' } : {}));
+  const sent = [send(0), send(1)];
+  await eventually(() => manager.calls.length === 1, 'the call');
+  manager.calls[0].answer(200, [OK, OK]);
+  assert.deepEqual(await Promise.all(sent), [true, true]);
+});
+
+test('what comes while a call is under way goes with the next, up to a hundred', async () => {
+  const { manager, send, begin } = parts();
+  const sent = await begin();
+  for (let n = 1; n < 103; n++) sent.push(send(n, n === 1 ? { type: 'error' } : {}));
   assert.deepEqual(manager.calls.map(({ replies }) => replies), [[{ reply_to: '/0/reply', body: { n: 0 } }]]);
   manager.calls[0].answer(200, [OK]);
   await eventually(() => manager.calls.length === 2, 'the second call');
@@ -43,9 +59,9 @@ test('what comes while a call is under way goes with the next, up to a hundred',
 });
 
 test('a call holds no more than its bytes, and a larger reply goes alone', async () => {
-  const { manager, send } = parts();
+  const { manager, send, begin } = parts();
   const body = Buffer.from(JSON.stringify('x'.repeat(600_000)));
-  const sent = [send(0), send(1, { body }), send(2, { body })];
+  const sent = [...(await begin()), send(1, { body }), send(2, { body })];
   assert.equal(await send(3, { body: Buffer.from(JSON.stringify('x'.repeat(1 << 20))) }), false);
   for (const index of [0, 1, 2]) {
     await eventually(() => manager.calls.length === index + 1, 'a call');
@@ -56,8 +72,8 @@ test('a call holds no more than its bytes, and a larger reply goes alone', async
 });
 
 test('a verdict concerns its reply alone', async () => {
-  const { manager, lines, send } = parts();
-  const first = send(0);
+  const { manager, lines, send, begin } = parts();
+  const [first] = await begin();
   const others = [1, 2, 3, 4].map((n) => send(n));
   manager.calls[0].answer(200, [OK]);
   assert.equal(await first, true);
@@ -68,8 +84,8 @@ test('a verdict concerns its reply alone', async () => {
 });
 
 test('what nobody has taken is sent again, in its order', async () => {
-  const { manager, lines, send } = parts();
-  const sent = [send(0), send(1)];
+  const { manager, lines, send, begin } = parts();
+  const sent = [...(await begin()), send(1)];
   manager.calls[0].reject(new Error('refused'));
   await eventually(() => manager.calls.length === 2, 'the second call');
   assert.match(lines[0], /^warn message 0: its reply was not taken: refused; trying again in /);
@@ -82,8 +98,8 @@ test('what nobody has taken is sent again, in its order', async () => {
 });
 
 test('a manager that does not know the call is sent one reply at a time', async () => {
-  const { manager, send } = parts();
-  const sent = send(0);
+  const { manager, send, begin } = parts();
+  const [sent] = await begin();
   manager.calls[0].answer(404, { detail: 'there is nothing' });
   assert.equal(await sent, false);
   assert.equal(await send(1), false);
@@ -91,11 +107,31 @@ test('a manager that does not know the call is sent one reply at a time', async 
 });
 
 test('a worker that stops gives up in the end', async () => {
-  const { manager, lines, send } = parts(() => 0);
-  const sent = send(0);
+  const { manager, lines, begin } = parts(() => 0);
+  const [sent] = await begin();
   manager.calls[0].reject(new Error('refused'));
   assert.equal(await sent, true);
   assert.match(lines[0], /^error message 0: its reply could not be sent while stopping: refused/);
+});
+
+test('what takes no time begins in few turns of the event loop, and what takes long leaves a turn behind it', async () => {
+  let turns = 0;
+  let counting = setImmediate(function count() {
+    turns++;
+    counting = setImmediate(count);
+  });
+  await Promise.all(Array.from({ length: 100 }, inTurn));
+  assert.ok(turns < 50, `${turns} turns`);
+  const seen = [];
+  const spin = async () => {
+    await inTurn();
+    const end = performance.now() + 5;
+    while (performance.now() < end);
+    seen.push(turns);
+  };
+  await Promise.all([spin(), spin(), spin()]);
+  clearImmediate(counting);
+  assert.equal(new Set(seen).size, 3, `${seen}`);
 });
 
 test('a body among several keeps its text', () => {

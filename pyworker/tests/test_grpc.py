@@ -18,6 +18,7 @@ from conftest import assert_works, eventually
 from pyworker import _grpc_wire as wire
 from pyworker._addresses import Addresses
 from pyworker._grpc import Feed
+from pyworker._grpc_outbox import Outbox
 from pyworker._grpc_session import End
 
 STANDS_BY = "stands by; active is http://elsewhere:8088"
@@ -30,6 +31,8 @@ class Front:
         #: Code and text of a refusal. None: streams are passed on.
         self.refusal = None
         self.is_silent = False
+        #: As a manager that does not know batches.
+        self.is_earlier = False
         self.hellos = []
         #: What workers have said, by its kind.
         self.said = []
@@ -58,8 +61,12 @@ class Front:
             for request in requests:
                 if self.is_silent:
                     self.ended.wait()
-                self.said.append(wire.FromWorker.FromString(request).WhichOneof("say"))
-                yield request
+                said = wire.FromWorker.FromString(request)
+                kind = said.WhichOneof("say")
+                self.said.append(kind)
+                if self.is_earlier and kind == "hello":
+                    said.hello.ClearField("batches")
+                yield said.SerializeToString()
 
         call = self.channel.stream_stream(wire.WORK)(passed())
         context.add_callback(call.cancel)
@@ -235,6 +242,79 @@ def test_over_tls_only_authorities_of_the_machine_or_its_environment_are_believe
         assert wary.calls() == ["1"], "the other's call, in their folder"
     finally:
         front.die()
+
+
+def test_what_waits_goes_together_if_the_manager_takes_batches(daemon, fronts, start_worker_at):
+    running = start_worker_at(fronts[0].url, {"price": "echo"}, "--prefetch=40", "--threads=8")
+    done = []
+
+    def has_said_a_batch():
+        jobs = [daemon.create("orders", {"n": len(done) + n}) for n in range(40)]
+        done.extend(json.loads(daemon.result(job))["echo"]["n"] for job in jobs)
+        return "batch" in fronts[0].said
+
+    # What waits while something else is on its way goes together: with so many at once that comes soon.
+    eventually(has_said_a_batch, "a batch")
+    assert done == list(range(len(done)))
+    assert running.terminate() == 0
+    assert sorted(map(int, running.calls())) == done
+
+
+def test_a_manager_that_does_not_know_batches_hears_one_thing_at_a_time(daemon, fronts, start_worker_at):
+    fronts[0].is_earlier = True
+    jobs = [daemon.create("orders", {"n": n}) for n in range(40)]
+    running = start_worker_at(fronts[0].url, {"price": "echo"}, "--prefetch=40", "--threads=8")
+    assert [json.loads(daemon.result(job))["echo"]["n"] for job in jobs] == list(range(40))
+    assert "batch" not in fronts[0].said
+    assert running.terminate() == 0
+
+
+def said_together(said, *, replies_max=100, bytes_max=1 << 20, batches=True):
+    """What an outbox makes of what was said before anything went out: for each that goes out, its receipts and what it wants."""
+    outbox = Outbox()
+    if batches:
+        outbox.allow_batches(wire.ToWorker(batches={"replies_max": replies_max, "bytes_max": bytes_max}).batches)
+    for kind, what in said:
+        outbox.put(kind, what)
+    outbox.end()
+    sizes, told = [], []
+    for out in outbox:
+        sizes.append(out.ByteSize())
+        if out.WhichOneof("say") == "batch":
+            told.append(([reply.receipt for reply in out.batch.replies], out.batch.want))
+        else:
+            told.append((out.WhichOneof("say"), out.want.messages))
+    return told, sizes
+
+
+def a_reply(receipt, size=2):
+    return "reply", {"receipt": receipt, "kind": wire.RESULT, "body": b"x" * size}
+
+
+def test_what_was_said_goes_out_in_its_order():
+    want, extend = ("want", {"messages": 3}), ("extend", {"receipt": "e"})
+    said = [a_reply("a"), want, a_reply("b"), want, extend, a_reply("c"), want]
+    told, _ = said_together(said)
+    assert told == [(["a", "b"], 6), ("extend", 0), (["c"], 3)]
+    told, _ = said_together(said, batches=False)
+    assert told == [("reply", 0), ("want", 3), ("reply", 0), ("want", 3), ("extend", 0), ("reply", 0), ("want", 3)]
+    for batches in (False, True):
+        told, _ = said_together([want, want], batches=batches)
+        assert told == [("want", 6)], "no batch is needed for it"
+        told, _ = said_together([a_reply("a")], batches=batches)
+        assert told == [("reply", 0)], "alone as ever"
+
+
+def test_a_batch_is_bounded_in_replies_and_in_bytes():
+    told, _ = said_together([a_reply(str(n)) for n in range(7)], replies_max=3)
+    assert told == [(["0", "1", "2"], 0), (["3", "4", "5"], 0), ("reply", 0)]
+    # A reply that is too large for the manager goes alone, so that its verdict is for no other one.
+    sizes = [400, 400, 400, 2000, 10]
+    told, bytes_out = said_together([a_reply(str(n), size) for n, size in enumerate(sizes)], bytes_max=1000)
+    assert told == [(["0", "1"], 0), ("reply", 0), ("reply", 0), ("reply", 0)]
+    assert [size <= 1000 for size in bytes_out] == [True, True, False, True]
+    told, bytes_out = said_together([a_reply("r" * 40, 0) for _ in range(90)], bytes_max=1000)
+    assert max(bytes_out) <= 1000 and sum(len(receipts) for receipts, _ in told) == 90
 
 
 def test_what_goes_over_the_wire_is_what_the_file_says():

@@ -6,6 +6,7 @@
 //! handles a unary call, and [`stream`] the session of a worker.
 
 mod admission;
+pub mod batch;
 mod call_metrics;
 mod connection;
 mod conversions;

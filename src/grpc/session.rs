@@ -29,6 +29,8 @@ pub(super) struct Session {
     pub(super) queues: Vec<Arc<str>>,
     pub(super) vhost: String,
     pub(super) lease_queue: Arc<LeaseQueue>,
+    /// Whether the worker takes batches.
+    pub(super) batches: bool,
     pub(super) options: ReceiveOptions,
     /// The sender with which the lease queue notifies the session of revoked leases. It also
     /// identifies the session to the lease queue.
@@ -45,7 +47,7 @@ impl Session {
         hello: Hello,
     ) -> Result<(Session, mpsc::UnboundedReceiver<LeaseRevocation>), Problem> {
         leases::check_in_touch(api)?;
-        let Hello { queues: mut queue_names, worker, lease, vhost } = hello;
+        let Hello { queues: mut queue_names, worker, lease, vhost, batches } = hello;
         let limit = api.settings.grpc.stream_queues_max;
         if !(1..=limit).contains(&queue_names.len()) {
             return Err(Problem::malformed(format!(
@@ -75,6 +77,7 @@ impl Session {
                 queues,
                 vhost,
                 lease_queue,
+                batches,
                 options,
                 revocations,
                 _count_guards: count_guards,

@@ -3,11 +3,11 @@
 //! queues.
 
 mod backlog;
+mod leasing;
 mod pacing;
 mod requests;
 
 use super::connection::Peer;
-use super::conversions::to_step_message;
 use super::incoming::{IncomingEvent, IncomingSignals};
 use super::outbound::{OutboundPermit, OutboundTracker};
 use super::phase::ServerPhase;
@@ -16,13 +16,13 @@ use super::session_messages::{SentMark, SessionMessage, SessionMessages};
 use super::status::to_status;
 use super::stream_action::{StreamAction, server_stopping, suspended};
 use super::wire::to_worker::Say as ToWorkerMessage;
-use super::wire::{Drain, FromWorker, Gone, ToWorker};
-use backlog::{LeasedAhead, Outbound, OutboundQueue};
+use super::wire::{Batches, Drain, FromWorker, Gone, ToWorker};
+use backlog::{Outbound, OutboundQueue};
 use base::clock;
 use bus::AttemptEnd;
 use bus::lease_queue::{LeaseRevocation, LeasedMessage, RevokeReason};
 use daemon::api::attempts::{AttemptStatus, find_attempt_status};
-use daemon::api::leases::{Receipt, find_lease_queue, receive_next};
+use daemon::api::leases::{Receipt, find_lease_queue};
 use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
 use futures_util::future::BoxFuture;
@@ -42,9 +42,6 @@ const STALL_TIMEOUT: Duration = Duration::from_millis(50);
 /// others wait in the backlog, whose size limits how many are leased.
 const SENT_TOGETHER_MAX: usize = 4;
 
-/// How long one receive waits for a message. After that, the stream starts another receive.
-const RECEIVE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// What a stream needs to start.
 pub(super) struct StreamStart {
     pub(super) api: Arc<ApiState>,
@@ -61,11 +58,12 @@ pub(super) struct StreamStart {
 
 /// A message to the worker; or the status that ends the stream.
 type OutboundItem = Result<OutboundMessage, Status>;
-/// A message to the worker, with what is set and released once it was sent if it is a step message.
+/// A message to the worker, with what is set and released once it was sent, for each step message
+/// in it.
 struct OutboundMessage {
     message: ToWorker,
-    mark: Option<SentMark>,
-    permit: Option<OutboundPermit>,
+    marks: Vec<SentMark>,
+    permits: Vec<OutboundPermit>,
 }
 
 type OutboundSender = mpsc::Sender<OutboundItem>;
@@ -81,13 +79,9 @@ pub(super) fn start(
     let messages =
         futures_util::stream::unfold((receiver, tracker), |(mut outbound, tracker)| async move {
             let item = outbound.recv().await?;
-            let result = item.map(|OutboundMessage { message, mark, permit }| {
-                if let Some(mark) = mark {
-                    mark.set();
-                }
-                if let Some(permit) = permit {
-                    tracker.add_to_next_chunk(permit);
-                }
+            let result = item.map(|OutboundMessage { message, marks, permits }| {
+                marks.iter().for_each(SentMark::set);
+                permits.into_iter().for_each(|permit| tracker.add_to_next_chunk(permit));
                 message
             });
             Some((result, (outbound, tracker)))
@@ -222,6 +216,7 @@ impl WorkerStream {
         outbound: OutboundSender,
         tracker: OutboundTracker,
     ) -> WorkerStream {
+        let backlog = OutboundQueue::new(session.batches);
         WorkerStream {
             api,
             principal,
@@ -232,7 +227,7 @@ impl WorkerStream {
             messages: SessionMessages::default(),
             settlements: FuturesUnordered::new(),
             actions: FuturesUnordered::new(),
-            backlog: OutboundQueue::default(),
+            backlog,
             tracker,
             released_count: 0,
             read_deadline: clock::timer_now(),
@@ -276,7 +271,14 @@ impl WorkerStream {
         let (api, principal) = (self.api.clone(), self.principal.clone());
         let mut token_revoked = std::pin::pin!(principal.wait_revoked(&api));
         let mut lost_touch = std::pin::pin!(api.health.wait_until_out_of_touch());
+        if self.session.batches {
+            let batches = Batches::with_bytes_max(api.settings.http.body_bytes_max);
+            self.enqueue(ToWorkerMessage::Batches(batches));
+        }
         loop {
+            if let Some(end) = self.take_ready() {
+                return end;
+            }
             if let Some(end) = self.finish_if_idle() {
                 return end;
             }
@@ -307,15 +309,8 @@ impl WorkerStream {
                     )));
                 }
                 Some((queue, received)) = self.receives.next(), if can_lease && is_receiving => {
-                    match received {
-                        Some(leased) => self.enqueue_message(queue, leased),
-                        None if self.session.lease_queue.is_closed() => {
-                            return StreamEnd::Error(server_stopping())
-                        }
-                        None if !self.session.lease_queue.is_lending() => {
-                            return StreamEnd::Error(suspended(self.api.health.out_of_touch()))
-                        }
-                        None => self.receive_from(queue),
+                    if let Some(end) = self.handle_received(queue, received) {
+                        return end;
                     }
                 }
                 // While the backlog is full, the receives are not polled. They would hold
@@ -366,6 +361,24 @@ impl WorkerStream {
         }
     }
 
+    /// Applies all actions that are ready, and leases all messages that are, as far as there is
+    /// room, so that they go out together. Returns how the stream ends, if one of them closes it.
+    fn take_ready(&mut self) -> Option<StreamEnd> {
+        while let Some(Some(action)) = self.settlements.next().now_or_never() {
+            if let Some(end) = self.apply(action) {
+                return Some(end);
+            }
+        }
+        while self.backlog.has_capacity()
+            && let Some(Some((queue, received))) = self.receives.next().now_or_never()
+        {
+            if let Some(end) = self.handle_received(queue, received) {
+                return Some(end);
+            }
+        }
+        None
+    }
+
     /// Returns how the stream ends, if no work is left on it. If the worker closed its half, its
     /// messages are to be released: the deliveries do not count, because none made it crash.
     fn finish_if_idle(&mut self) -> Option<StreamEnd> {
@@ -397,13 +410,17 @@ impl WorkerStream {
         clock::timer_now() + self.api.settings.http.answer_timeout.0
     }
 
-    /// Sends the next message of the backlog, and resumes receiving if it had stopped.
+    /// Sends the next message of the backlog, or batch of them, and resumes receiving if it had
+    /// stopped.
     fn send_next(&mut self, permit: mpsc::Permit<'_, OutboundItem>) {
-        let Some(Outbound { message, leased }) = self.backlog.pop() else { return };
-        let mark = leased.as_ref().and_then(|leased| self.messages.sent_mark(&leased.id));
+        let (mut marks, mut permits) = (Vec::new(), Vec::new());
+        let popped = self.backlog.pop(|leased| {
+            marks.extend(self.messages.sent_mark(&leased.id));
+            permits.extend(leased.permit);
+        });
+        let Some(message) = popped else { return };
         let message = ToWorker { say: Some(message) };
-        let outbound_permit = leased.and_then(|leased| leased.permit);
-        permit.send(Ok(OutboundMessage { message, mark, permit: outbound_permit }));
+        permit.send(Ok(OutboundMessage { message, marks, permits }));
         self.read_deadline = self.next_read_deadline();
         if self.receives.is_empty()
             && self.credit > 0
@@ -411,52 +428,6 @@ impl WorkerStream {
             && self.backlog.has_capacity()
         {
             self.receive_from_all();
-        }
-    }
-
-    /// Starts a receive on each queue.
-    fn receive_from_all(&mut self) {
-        for queue in self.session.queues.clone() {
-            self.receive_from(queue);
-        }
-    }
-
-    /// Starts a receive on a queue.
-    fn receive_from(&mut self, queue: Arc<str>) {
-        let (api, lease_queue) = (self.api.clone(), self.session.lease_queue.clone());
-        let options = self.session.options.clone();
-        self.receives.push(
-            async move {
-                let deadline = clock::timer_now() + RECEIVE_TIMEOUT;
-                let leased = receive_next(&api, &lease_queue, &queue, &options, deadline).await;
-                (queue, leased)
-            }
-            .boxed(),
-        );
-    }
-
-    /// Enqueues a leased message for the worker, and receives another while there is credit.
-    fn enqueue_message(&mut self, queue: Arc<str>, mut leased: LeasedMessage) {
-        let permit = leased.permit.take().map(|permit| self.tracker.track(permit));
-        let message = to_step_message(&queue, &self.session.vhost, &leased);
-        self.messages.insert(SessionMessage::new(
-            leased.id.clone(),
-            leased.delivery,
-            self.session.lease_queue.clone(),
-            self.session.revocations.clone(),
-            message.receipt.clone(),
-        ));
-        let leased_ahead = LeasedAhead { id: leased.id, bytes: message.body.len(), permit };
-        self.stall_deadline = clock::timer_now() + STALL_TIMEOUT;
-        self.enqueue_outbound(Outbound {
-            message: ToWorkerMessage::Message(message),
-            leased: Some(leased_ahead),
-        });
-        self.credit -= 1;
-        if self.credit > 0 {
-            self.receive_from(queue);
-        } else {
-            self.receives.clear();
         }
     }
 

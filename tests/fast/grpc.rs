@@ -1,6 +1,7 @@
 //! Workers over gRPC, on a socket of this machine: a stream with its credit, single calls, who may
 //! call, what hostile clients can do, and that the generated code is what the `.proto` file says.
 
+mod batches;
 mod calls;
 mod gate;
 mod generated;

@@ -192,10 +192,14 @@ class Feed:
                 if session.tried:
                     log.info("goes on at %s, after %s", session.address.text, several(session.tried))
                 log.info("consuming from %s at %s", self.queue, session.address.text)
-            if kind == "message":
+            if kind == "batch":
+                for taken in heard.batch.taken:
+                    self._taken(session, taken)
+                for message in heard.batch.messages:
+                    self._take(session, message)
+            elif kind == "message":
                 self._take(session, heard.message)
             elif kind == "taken":
-                session.extending.discard(heard.taken.receipt)
                 self._taken(session, heard.taken)
             elif kind == "lease":
                 session.extending.discard(heard.lease.receipt)
@@ -205,6 +209,8 @@ class Feed:
                 self._gone(session, heard.gone)
             elif kind == "drain":
                 session.is_draining = True
+            elif kind == "batches":
+                session.allow_batches(heard.batches)
             if session is self._successor and not session.extending:
                 self._succeed(session)
             if self._is_handing_over:
@@ -230,6 +236,7 @@ class Feed:
         self.transport.performer.put(delivery)
 
     def _taken(self, session: Session, taken: Any) -> None:
+        session.extending.discard(taken.receipt)
         delivery = self._by_receipt.get(taken.receipt)
         if delivery is None:
             return
@@ -248,7 +255,7 @@ class Feed:
                 log.error("%s: the manager does not take its reply: %s", delivery, why)
             elif not taken.changed:
                 log.info("%s: its reply changed nothing: %s", delivery, why)
-            self.settled(delivery)
+            self._settle(delivery)
 
     def _leased(self, receipt: str) -> None:
         delivery = self._by_receipt.get(receipt)
@@ -312,16 +319,19 @@ class Feed:
 
     def settled(self, delivery: GrpcDelivery) -> None:
         with self._changed:
-            if self._in_hand.pop(delivery.message_id, None) is None:
-                return
-            if delivery.reply is not None:
-                self._replying -= 1
-            for receipt in delivery.receipts:
-                self._by_receipt.pop(receipt, None)
+            self._settle(delivery)
             self._want()
-            if self._stopped_at is not None and not self._in_hand:
-                for session in self._open:
-                    session.farewell()
+
+    def _settle(self, delivery: GrpcDelivery) -> None:
+        if self._in_hand.pop(delivery.message_id, None) is None:
+            return
+        if delivery.reply is not None:
+            self._replying -= 1
+        for receipt in delivery.receipts:
+            self._by_receipt.pop(receipt, None)
+        if self._stopped_at is not None and not self._in_hand:
+            for session in self._open:
+                session.farewell()
 
     # ---- leases
 

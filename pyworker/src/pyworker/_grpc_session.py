@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import queue as queues_of_threads
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -15,6 +14,7 @@ import grpc
 from . import _grpc_wire as wire
 from ._addresses import Address
 from ._grpc_delivery import GrpcDelivery
+from ._grpc_outbox import Outbox
 from ._http import CONNECT_SECONDS_MAX
 from ._work import Reply
 
@@ -84,7 +84,7 @@ class Session:
         self.silent_since: Optional[float] = time.monotonic()
         self.farewell_at: Optional[float] = None
         self._feed = feed
-        self._said: queues_of_threads.SimpleQueue[Any] = queues_of_threads.SimpleQueue()
+        self._outbox = Outbox()
         self._call: Any = None
         self._aborted = ""
 
@@ -97,7 +97,7 @@ class Session:
             work = channel.stream_stream(
                 wire.WORK, request_serializer=wire.FromWorker.SerializeToString, response_deserializer=wire.ToWorker.FromString
             )
-            self._call = work(self._saying(), metadata=self._feed.transport.metadata)
+            self._call = work(iter(self._outbox), metadata=self._feed.transport.metadata)
             self._feed.begin(self)
             for heard in self._call:
                 self.silent_since = None
@@ -106,7 +106,7 @@ class Session:
         except grpc.RpcError as error:
             return End(None, self._aborted) if self._aborted else End(error.code(), error.details() or "")
         finally:
-            self._said.put(None)
+            self._outbox.end()
             channel.close()
 
     def _channel(self) -> Any:
@@ -114,53 +114,50 @@ class Session:
             return grpc.insecure_channel(self.address.target, options=_OPTIONS)
         return grpc.secure_channel(self.address.target, grpc.ssl_channel_credentials(authorities()), options=_OPTIONS)
 
-    def _saying(self) -> Iterator[Any]:
-        while (said := self._said.get()) is not None:
-            yield said
-
     # ---- any thread
 
     def hello(self, queue: str, lease: float, vhost: str) -> None:
-        self._say(hello={"queues": [queue], "lease": wire.span(lease), "vhost": vhost})
+        self._outbox.put("hello", {"queues": [queue], "lease": wire.span(lease), "vhost": vhost, "batches": True})
+
+    def allow_batches(self, batches: Any) -> None:
+        """The manager takes them. An earlier one never says so, and hears one thing at a time."""
+        self._outbox.allow_batches(batches)
 
     def want(self, messages: int) -> None:
         self.credit += messages
-        self._say(want={"messages": messages})
+        self._outbox.put("want", {"messages": messages})
 
     def extend(self, delivery: GrpcDelivery, lease: float) -> None:
         self.extending.add(delivery.receipt)
-        self._ask(extend={"receipt": delivery.receipt, "lease": wire.span(lease)})
+        self._ask("extend", {"receipt": delivery.receipt, "lease": wire.span(lease)})
 
     def ask_for_a_sign(self) -> None:
         """A hello has no answer of its own. The answer to this, which is for no message, says that it was taken."""
-        self._ask(extend={"receipt": ""})
+        self._ask("extend", {"receipt": ""})
 
     def reply(self, delivery: GrpcDelivery, reply: Reply) -> None:
         kind = wire.RESULT if reply.type is None else wire.ERROR
         delivery.said_on = self
-        self._ask(reply={"receipt": delivery.receipt, "kind": kind, "body": reply.body})
+        self._ask("reply", {"receipt": delivery.receipt, "kind": kind, "body": reply.body})
 
     def progress(self, delivery: GrpcDelivery, body: bytes) -> None:
-        self._ask(reply={"receipt": delivery.receipt, "kind": wire.PROGRESS, "body": body})
+        self._ask("reply", {"receipt": delivery.receipt, "kind": wire.PROGRESS, "body": body})
 
     def farewell(self) -> None:
         """Nothing more is said; what is still open is answered."""
         if self.farewell_at is None:
             self.farewell_at = time.monotonic()
-            self._said.put(None)
+            self._outbox.end()
 
     def abort(self, why: str) -> None:
         self._aborted = why
         if self._call is not None:
             self._call.cancel()
 
-    def _ask(self, **what: Any) -> None:
+    def _ask(self, kind: str, what: dict[str, Any]) -> None:
         if self.silent_since is None:
             self.silent_since = time.monotonic()
-        self._say(**what)
-
-    def _say(self, **what: Any) -> None:
-        self._said.put(wire.FromWorker(**what))
+        self._outbox.put(kind, what)
 
 
 def authorities() -> Optional[bytes]:

@@ -12,11 +12,12 @@ use daemon::api::leases::RECEIPT_BYTES_MAX;
 use daemon::settings::DurationSetting;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use grpc::batch::FromWorkerBatch;
 use grpc::stub::{self, Status, StubCall, StubLimits, StubStream};
 use grpc::wire::from_worker::Say;
 use grpc::wire::to_worker::Say as ToWorkerMessage;
 use grpc::wire::{
-    ExtendRequest, Gone, Hello, Kind, Lease, NackRequest, ReceiveAnswer, ReceiveRequest,
+    Batches, ExtendRequest, Gone, Hello, Kind, Lease, NackRequest, ReceiveAnswer, ReceiveRequest,
     ReplyRequest, StepMessage, Taken,
 };
 use std::io;
@@ -75,6 +76,11 @@ async fn serve_stream(mut stream: StubStream, calls: CallSender) {
     let number = next_stream_number();
     match open(&hello, number, &calls).await {
         Ok((queue, lease)) => {
+            if hello.batches {
+                // An error means that the worker has disconnected, which the session notices.
+                let batches = Batches::with_bytes_max(BODY_BYTES_MAX);
+                let _ = stream.send(ToWorkerMessage::Batches(batches)).await;
+            }
             let end = serve_session(&mut stream, &queue, lease, number, &calls).await;
             // There is no answer: the lease queue drops its responder.
             let _ = calls.send(queue, None, Some(number), WorkerCall::EndStream).await;
@@ -150,6 +156,15 @@ async fn serve_session(
                 Some(Say::Nack(request)) => {
                     let (receipt, call) = nack_call(request);
                     vec![settle(calls, number, receipt, call).await?]
+                }
+                Some(Say::Batch(FromWorkerBatch { replies, want, .. })) => {
+                    credit = credit.saturating_add(want);
+                    let mut answers = Vec::new();
+                    for ReplyRequest { receipt, kind, body } in replies {
+                        let call = reply_call(kind, body);
+                        answers.push(settle(calls, number, receipt, call).await?);
+                    }
+                    answers
                 }
             },
             Some(answer) = receives.next() => match answer {

@@ -2,6 +2,7 @@
 //! nacks.
 
 use super::{StreamEnd, WorkerStream};
+use crate::batch::{FromWorkerBatch, REPLIES_MAX};
 use crate::conversions::{LEASE_BOUNDS, parse_delay, parse_kind};
 use crate::incoming::{IncomingEvent, IncomingSignals};
 use crate::status::to_status;
@@ -15,11 +16,16 @@ use crate::wire::to_worker::Say as ToWorkerMessage;
 use crate::wire::{ExtendRequest, FromWorker, Lease, NackRequest, ReplyRequest, Taken};
 use base::{budget, clock};
 use bus::lease_queue::ReplyOutcome;
+use bytes::Bytes;
 use daemon::api::leases::{self, RECEIPT_BYTES_MAX, Receipt};
 use daemon::api::problem::Problem;
 use daemon::api::query::ReplyType;
 use futures_util::FutureExt;
+use std::sync::Arc;
 use tonic::{Status, Streaming};
+
+/// Covers the bytes of what a worker has said until all of it is handled.
+type Permit = Arc<budget::Permit>;
 
 impl WorkerStream {
     /// Handles what the worker has said, and all that has come behind it, as far as there is room.
@@ -56,7 +62,7 @@ impl WorkerStream {
         match incoming {
             Ok(Some(FromWorker { say: request })) => {
                 // The permits arrive in the order of the messages.
-                let permit = signals.permits.try_recv().ok();
+                let permit = signals.permits.try_recv().ok().map(Arc::new);
                 let problem = request.and_then(|say| self.handle_request(say, permit))?;
                 return Some(StreamEnd::Error(to_status(&problem)));
             }
@@ -73,7 +79,7 @@ impl WorkerStream {
 
     /// Handles a request. `permit` covers the bytes of the request. Returns the problem with which
     /// the stream ends, if the request breaks the protocol.
-    fn handle_request(&mut self, request: Say, permit: Option<budget::Permit>) -> Option<Problem> {
+    fn handle_request(&mut self, request: Say, permit: Option<Permit>) -> Option<Problem> {
         match request {
             Say::Hello(_) => {
                 return Some(Problem::malformed("a worker says Hello once".to_owned()));
@@ -82,6 +88,27 @@ impl WorkerStream {
             Say::Reply(reply) => self.handle_reply(reply, permit),
             Say::Extend(extend) => self.handle_extend(extend),
             Say::Nack(nack) => self.handle_nack(nack),
+            Say::Batch(batch) => return self.handle_batch(batch, permit),
+        }
+        None
+    }
+
+    /// Handles each request of a batch. `permit` covers the bytes of all.
+    fn handle_batch(&mut self, batch: FromWorkerBatch, permit: Option<Permit>) -> Option<Problem> {
+        let FromWorkerBatch { replies, want, surplus } = batch;
+        if surplus > 0 {
+            let length = replies.len() + surplus;
+            return Some(Problem::malformed(format!(
+                "a batch has {length} replies, expected {REPLIES_MAX} at most"
+            )));
+        }
+        for reply in replies {
+            // Otherwise, a small body that is kept would keep the bytes of the whole batch.
+            let body = Bytes::copy_from_slice(&reply.body);
+            self.handle_reply(ReplyRequest { body, ..reply }, permit.clone());
+        }
+        if want > 0 {
+            self.add_credit(want);
         }
         None
     }
@@ -104,7 +131,7 @@ impl WorkerStream {
     }
 
     /// Commits a reply. Progress extends the lease, and other replies settle the message.
-    fn handle_reply(&mut self, request: ReplyRequest, permit: Option<budget::Permit>) {
+    fn handle_reply(&mut self, request: ReplyRequest, permit: Option<Permit>) {
         let ReplyRequest { receipt: receipt_text, kind, body } = request;
         let parsed = parse_kind(kind)
             .and_then(|reply_type| Ok((reply_type, Receipt::parse(&receipt_text)?)));

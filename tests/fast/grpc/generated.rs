@@ -17,6 +17,7 @@ fn generated(descriptors: &FileDescriptorSet, is_client: bool) -> String {
         .build_server(!is_client)
         .build_transport(false)
         .bytes(".workflow_manager.v1")
+        .extern_path(".workflow_manager.v1.FromWorkerBatch", "crate::batch::FromWorkerBatch")
         .emit_rerun_if_changed(false)
         .out_dir(folder.path())
         .compile_fds(descriptors.clone())
