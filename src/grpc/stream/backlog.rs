@@ -75,7 +75,13 @@ impl OutboundQueue {
             match message {
                 ToWorkerMessage::Taken(taken) if length > 1 => batch.taken.push(taken),
                 ToWorkerMessage::Message(message) if length > 1 => batch.messages.push(message),
-                message => return Some(message),
+                message @ (ToWorkerMessage::Taken(_)
+                | ToWorkerMessage::Message(_)
+                | ToWorkerMessage::Lease(_)
+                | ToWorkerMessage::Gone(_)
+                | ToWorkerMessage::Drain(_)
+                | ToWorkerMessage::Batches(_)
+                | ToWorkerMessage::Batch(_)) => return Some(message),
             }
         }
         Some(ToWorkerMessage::Batch(batch))
@@ -88,7 +94,11 @@ impl OutboundQueue {
             let (is_message, message_bytes) = match &outbound.message {
                 ToWorkerMessage::Taken(taken) => (false, taken.encoded_len()),
                 ToWorkerMessage::Message(message) => (true, message.encoded_len()),
-                _ => return false,
+                ToWorkerMessage::Lease(_)
+                | ToWorkerMessage::Gone(_)
+                | ToWorkerMessage::Drain(_)
+                | ToWorkerMessage::Batches(_)
+                | ToWorkerMessage::Batch(_) => return false,
             };
             bytes += message_bytes;
             let is_in_order = is_message || !has_messages;
@@ -150,7 +160,10 @@ mod tests {
                 ToWorkerMessage::Message(message) => {
                     ToWorkerBatch { taken: Vec::new(), messages: vec![message] }
                 }
-                _ => ToWorkerBatch::default(),
+                ToWorkerMessage::Lease(_)
+                | ToWorkerMessage::Gone(_)
+                | ToWorkerMessage::Drain(_)
+                | ToWorkerMessage::Batches(_) => ToWorkerBatch::default(),
             };
             let mut receipts: Vec<_> = batch.taken.into_iter().map(|taken| taken.receipt).collect();
             let messages: Vec<_> = batch.messages.into_iter().map(|sent| sent.receipt).collect();
