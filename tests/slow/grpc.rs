@@ -122,6 +122,7 @@ async fn serve(
             }
             Ok(Some(Tell::Taken(taken))) => drop(unanswered.remove(&taken.receipt)),
             Ok(Some(Tell::Lease(_) | Tell::Gone(_) | Tell::Drain(_))) => {}
+            Ok(Some(Tell::Batches(_) | Tell::Batch(_))) => panic!("a batch that nobody asked for"),
             Ok(None) | Err(_) => return true,
         }
     }

@@ -19,15 +19,15 @@ fn build_query(filter: &FailureFilter) -> (String, Params) {
         condition = "AND workflow = $3";
     }
     let sql = format!(
-        "SELECT g.*, j.id FROM (
-           SELECT reason, workflow, count(*), count(*) FILTER (WHERE job <> root), min(ended),
-                  max(ended), max(job) AS example
+        "SELECT g.reason, g.workflow, g.jobs, g.children, g.first, g.last, g.example, j.id FROM (
+           SELECT reason, workflow, count(*) AS jobs, count(*) FILTER (WHERE job <> root) AS children,
+                  min(ended) AS first, max(ended) AS last, max(job) AS example
            FROM (SELECT job, root, reason, workflow, ended FROM failures
                  WHERE ended >= $1 AND ended < $2 {condition}
                  ORDER BY ended DESC LIMIT {GROUPED_FAILURES_MAX}) f
-           GROUP BY reason, workflow ORDER BY count(*) DESC, max(ended) DESC, reason) g
+           GROUP BY reason, workflow) g
          JOIN jobs j ON j.number = g.example
-         ORDER BY g.count DESC, g.max DESC, g.reason"
+         ORDER BY g.jobs DESC, g.last DESC, g.reason"
     );
     (sql, params)
 }

@@ -82,6 +82,7 @@ async fn serve(
             Tell::Lease(lease) => stream.reply(&lease.receipt, Kind::Result, "{}"),
             Tell::Taken(taken) => drop(unanswered.remove(&taken.receipt)),
             Tell::Gone(_) | Tell::Drain(_) => {}
+            Tell::Batches(_) | Tell::Batch(_) => panic!("a batch that nobody asked for"),
         }
     }
 }

@@ -14,7 +14,7 @@ pub trait Place {
     /// Returns a copy of what a process that ends now leaves.
     fn crash(&self) -> Box<dyn Place>;
 
-    /// Makes a journal that is closed one from before it had failures.
+    /// Makes a journal that is closed one from before it had failures and trends.
     fn forget_failures(&self);
 
     /// Returns whether the journal projects what is committed later, and keeps confirms pending.
@@ -52,7 +52,7 @@ impl Place for InFile {
     }
 
     fn forget_failures(&self) {
-        let sql = "DROP TABLE failures; PRAGMA user_version = 12";
+        let sql = "DROP TABLE failures; DROP TABLE trends; PRAGMA user_version = 12";
         let file = rusqlite::Connection::open(self.folder().join("j.db")).expect("opens");
         file.execute_batch(sql).expect("it is as it was");
     }
@@ -183,7 +183,9 @@ impl Place for InDatabase {
     }
 
     fn forget_failures(&self) {
-        self.query_each(&["DROP TABLE failures", "UPDATE cluster SET format = 3"]);
+        let tables = ["DROP TABLE failures", "DROP TABLE trends"];
+        self.query_each(&tables);
+        self.query_each(&["UPDATE cluster SET format = 3"]);
     }
 
     fn defers_projection(&self) -> bool {
