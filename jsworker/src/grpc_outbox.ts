@@ -3,7 +3,7 @@
 import type { Batches, FromWorker, ReplyRequest } from './grpc_wire.js';
 
 /** The replies of a batch, together. A larger one goes alone. */
-const BATCH_BYTES_MAX = 1 << 20;
+const BATCH_BYTES_MAX = 1 << 16;
 /** What a reply has besides its receipt and its body at most, and what a batch has besides its replies. */
 const OVERHEAD_BYTES = 32;
 

@@ -52,7 +52,7 @@ const UUID_GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 pub struct ReasonPattern(String);
 
 impl ReasonPattern {
-    /// Returns the pattern of a reason. The pattern of a pattern is the pattern itself.
+    /// Returns the pattern of a reason.
     pub fn from_reason(reason: &str) -> ReasonPattern {
         let (step, rest) = split_step(cut_path(reason));
         let mut pattern = Pattern::default();

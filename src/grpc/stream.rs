@@ -364,6 +364,12 @@ impl WorkerStream {
     /// Applies all actions that are ready, and leases all messages that are, as far as there is
     /// room, so that they go out together. Returns how the stream ends, if one of them closes it.
     fn take_ready(&mut self) -> Option<StreamEnd> {
+        // What a worker says of its messages before it settles them comes first.
+        while let Some(Some(action)) = self.actions.next().now_or_never() {
+            if let Some(end) = self.apply(action) {
+                return Some(end);
+            }
+        }
         while let Some(Some(action)) = self.settlements.next().now_or_never() {
             if let Some(end) = self.apply(action) {
                 return Some(end);

@@ -148,7 +148,7 @@ fn a_span_is_told_beside_the_one_before() {
     actix_rt::System::new().block_on(async {
         let manager = start(TestManager::with(WORKFLOWS));
         let (mut recorder, minutes_ago) = (recorder(&manager), past_minutes());
-        for (minutes, jobs) in [(3, 1), (90, 2), (30 * 60, 3), (10 * 24 * 60, 4)] {
+        for (minutes, jobs) in [(10 * 24 * 60, 4), (30 * 60, 3), (90, 2), (3, 1)] {
             run(&manager, "good", jobs).await;
             assert!(recorder.record_minute(minutes_ago(minutes)).await);
         }
@@ -204,6 +204,19 @@ fn the_workflows_are_bounded_and_the_others_are_told_and_in_the_sum() {
         assert_eq!(trends(&manager, "?workflow=w000").await["omitted"], true, "it is forgotten");
         let names = manager.core().reader.load_trend_workflows().expect("reads");
         assert_eq!(names.len(), WORKFLOWS_MAX);
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn workflows_of_which_there_is_nothing_to_tell_take_no_place() {
+    actix_rt::System::new().block_on(async {
+        let manager = start(TestManager::with(&many(WORKFLOWS_MAX + 1)));
+        let (mut recorder, minutes_ago) = (recorder(&manager), past_minutes());
+        let last = format!("w{WORKFLOWS_MAX:03}");
+        manager.create_job(&last, "{}").await;
+        assert!(recorder.record_minute(minutes_ago(3)).await);
+        assert_eq!(trends(&manager, &format!("?workflow={last}")).await["total"]["created"], 1);
         manager.stop().await;
     });
 }

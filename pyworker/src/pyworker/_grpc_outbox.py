@@ -10,7 +10,7 @@ from typing import Any, Optional
 from . import _grpc_wire as wire
 
 #: The replies of a batch, together. A larger one goes alone.
-BATCH_BYTES_MAX = 1 << 20
+BATCH_BYTES_MAX = 1 << 16
 #: What a reply has besides its receipt and its body at most, and what a batch has besides its replies.
 OVERHEAD_BYTES = 32
 

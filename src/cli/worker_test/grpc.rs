@@ -157,13 +157,16 @@ async fn serve_session(
                     let (receipt, call) = nack_call(request);
                     vec![settle(calls, number, receipt, call).await?]
                 }
-                Some(Say::Batch(FromWorkerBatch { replies, want, .. })) => {
-                    credit = credit.saturating_add(want);
+                Some(Say::Batch(FromWorkerBatch { replies, want, surplus })) => {
+                    if surplus > 0 {
+                        return Err(Status::invalid_argument("a batch has too many replies"));
+                    }
                     let mut answers = Vec::new();
                     for ReplyRequest { receipt, kind, body } in replies {
                         let call = reply_call(kind, body);
                         answers.push(settle(calls, number, receipt, call).await?);
                     }
+                    credit = credit.saturating_add(want);
                     answers
                 }
             },

@@ -71,7 +71,6 @@ impl TrendRecorder {
         self.add_depths(&mut figures).await;
         figures.entry(ALL_WORKFLOWS.into()).or_default().minutes = 1;
         let (workflows, forgotten) = self.select_workflows(workflows, &mut figures);
-        self.workflows = Some(workflows);
         let (stored, answer) = oneshot::channel();
         let trends = to_rows(start, buckets, &figures);
         let write = TrendWrite { trends, forgotten, stored };
@@ -79,6 +78,7 @@ impl TrendRecorder {
         let is_stored = answer.await.is_ok();
         if is_stored {
             self.stored_values = values;
+            self.workflows = Some(workflows);
         }
         is_stored
     }
@@ -139,8 +139,12 @@ impl TrendRecorder {
     ) -> (BTreeSet<Arc<str>>, Vec<Arc<str>>) {
         let definitions = self.handle.definitions();
         let mut forgotten = Vec::new();
-        let is_new = |name: &&Arc<str>| &***name != ALL_WORKFLOWS && !workflows.contains(*name);
-        let new: Vec<Arc<str>> = figures.keys().filter(is_new).cloned().collect();
+        // A workflow of which there is nothing to tell takes no place.
+        let is_new = |(name, own): &(&Arc<str>, &Figures)| {
+            &***name != ALL_WORKFLOWS && !workflows.contains(*name) && !own.is_nothing()
+        };
+        let new = figures.iter().filter(is_new);
+        let new: Vec<Arc<str>> = new.map(|(name, _)| name.clone()).collect();
         for name in new {
             if workflows.len() >= WORKFLOWS_MAX {
                 let is_idle = |name: &&Arc<str>| {

@@ -176,6 +176,7 @@ fn load(
     let mut all = load(ALL_WORKFLOWS)?;
     let Some(workflow) = workflow else { return Ok((all, false)) };
     let mut of_workflow = load(workflow)?;
+    let is_kept = !of_workflow.is_empty();
     // A bucket without a row was counted too, if that of all workflows was.
     for (start, figures) in &mut all {
         let idle = figures.queued.and(Some(0));
@@ -183,7 +184,8 @@ fn load(
         let own = own.unwrap_or(Figures { queued: idle, queued_max: idle, ..Figures::default() });
         *figures = Figures { minutes: figures.minutes, ..own };
     }
-    let workflows = reader.load_trend_workflows()?;
-    let is_kept = workflows.iter().any(|name| &**name == workflow);
-    Ok((all, !is_kept && workflows.len() >= WORKFLOWS_MAX))
+    if is_kept {
+        return Ok((all, false));
+    }
+    Ok((all, reader.load_trend_workflows()?.len() >= WORKFLOWS_MAX))
 }

@@ -96,6 +96,10 @@ impl WorkerStream {
     /// Handles each request of a batch. `permit` covers the bytes of all.
     fn handle_batch(&mut self, batch: FromWorkerBatch, permit: Option<Permit>) -> Option<Problem> {
         let FromWorkerBatch { replies, want, surplus } = batch;
+        if !self.session.batches {
+            let problem = "a batch from a worker whose Hello has no `batches`";
+            return Some(Problem::malformed(problem.to_owned()));
+        }
         if surplus > 0 {
             let length = replies.len() + surplus;
             return Some(Problem::malformed(format!(

@@ -167,6 +167,26 @@ async fn load_states(
     Ok(rows.iter().filter_map(to_day).collect())
 }
 
+/// How many jobs lose their rows at once.
+const DELETED_JOBS: i64 = 5_000;
+
+/// Deletes what a table without partitions has of the jobs of a day, a part at a time, so that no
+/// commit waits for all of it.
+async fn delete_of_day(connection: &Connection, table: &str, day: Day) -> Result<(), Error> {
+    let (first, end): (JobNumber, JobNumber) = (day.first(), day.end());
+    let sql = format!(
+        "WITH deleted AS (DELETE FROM {table} WHERE job = ANY (ARRAY(
+           SELECT job FROM {table} WHERE job >= $1 AND job < $2 LIMIT $3)) RETURNING 1)
+         SELECT count(*) FROM deleted"
+    );
+    loop {
+        let rows = connection.query(&sql, &params![first, end, DELETED_JOBS]).await?;
+        if rows.first().is_none_or(|row| row.get::<_, i64>(0) == 0) {
+            return Ok(());
+        }
+    }
+}
+
 /// Detaches days, first from `jobs`. Returns those that can be dropped. A day that has got a job of
 /// another name meanwhile is attached again.
 pub(super) async fn detach(
@@ -203,6 +223,9 @@ pub(super) async fn detach(
             }
         }
         if !is_foreign {
+            for table in ["cells", "failures"] {
+                delete_of_day(connection, table, *day).await?;
+            }
             detached.insert(*day);
         }
     }

@@ -20,13 +20,14 @@ fn build_query(filter: &FailureFilter) -> (String, Params) {
     }
     let sql = format!(
         "SELECT g.reason, g.workflow, g.jobs, g.children, g.first, g.last, g.example, j.id FROM (
-           SELECT reason, workflow, count(*) AS jobs, count(*) FILTER (WHERE job <> root) AS children,
+           SELECT reason, workflow, count(*) AS jobs,
+                  count(*) FILTER (WHERE job <> root) AS children,
                   min(ended) AS first, max(ended) AS last, max(job) AS example
            FROM (SELECT job, root, reason, workflow, ended FROM failures
                  WHERE ended >= $1 AND ended < $2 {condition}
                  ORDER BY ended DESC LIMIT {GROUPED_FAILURES_MAX}) f
            GROUP BY reason, workflow) g
-         JOIN jobs j ON j.number = g.example
+         CROSS JOIN LATERAL (SELECT id FROM jobs WHERE number = g.example OFFSET 0) j
          ORDER BY g.jobs DESC, g.last DESC, g.reason"
     );
     (sql, params)

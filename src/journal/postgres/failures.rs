@@ -19,24 +19,20 @@ CROSS JOIN LATERAL (
     AND j.ended IS NOT NULL OFFSET 0) j
 ON CONFLICT (job) DO UPDATE SET reason = excluded.reason, ended = excluded.ended";
 
-/// How many failed jobs are looked at together when the table is new.
-const FILL_BATCH: i64 = 1_000;
-
-/// How many rows of a job are read first to find its end. Few rows follow it.
-const LAST_ROWS: i64 = 16;
+/// How many failed jobs are looked at together when the table is new: as many rows are in memory.
+const FILL_BATCH: i64 = 100;
 
 /// Selects failed jobs in the order of their numbers.
 const SELECT_FAILED: &str =
     "SELECT number FROM jobs WHERE state = 'failed' AND number > $1 ORDER BY number LIMIT $2";
 
-/// Selects the last rows of jobs, the newest first.
+/// Selects the last row of each of these jobs, before one of its rows.
 const SELECT_LAST_ROWS: &str = "
-SELECT u.job, e.body FROM unnest($1::bigint[]) AS u(job)
+SELECT u.job, e.first, e.body FROM unnest($1::bigint[], $2::bigint[]) AS u(job, before)
 CROSS JOIN LATERAL (
   SELECT body, first FROM entries e
-  WHERE e.job = u.job AND e.job BETWEEN $2::bigint AND $3::bigint
-  ORDER BY first DESC LIMIT $4) e
-ORDER BY u.job, e.first DESC";
+  WHERE e.job = u.job AND e.first < u.before AND e.job BETWEEN $3::bigint AND $4::bigint
+  ORDER BY first DESC LIMIT 1) e";
 
 /// Changes of failures by job. The last change of a job counts.
 #[derive(Default)]
@@ -82,11 +78,11 @@ pub(super) async fn fill(connection: &Connection) -> Result<(), Error> {
         let jobs: Vec<JobNumber> = rows.iter().map(|row| row.get(0)).collect();
         let Some(newest) = jobs.last().copied() else { return Ok(()) };
         last = newest;
-        let mut changes = load_ends(connection, &jobs, LAST_ROWS).await?;
-        let missing: Vec<JobNumber> =
-            jobs.into_iter().filter(|job| !changes.contains_key(job)).collect();
-        for job in missing {
-            changes.extend(load_ends(connection, &[job], i64::MAX).await?);
+        let mut changes = HashMap::new();
+        let mut lasts: Vec<(JobNumber, i64)> = jobs.iter().map(|job| (*job, i64::MAX)).collect();
+        // Most ends are in the last row of their job, and few rows may follow one.
+        while !lasts.is_empty() {
+            lasts = load_ends(connection, &lasts, &mut changes).await?;
         }
         let failed = changes.into_iter().filter_map(|(job, change)| match change {
             FailureChange::Failed(ReasonId(id)) => Some((job, id)),
@@ -98,28 +94,28 @@ pub(super) async fn fill(connection: &Connection) -> Result<(), Error> {
     }
 }
 
-/// Returns what follows from the ends of these jobs, which failed, as far as their last `limit`
-/// rows tell.
+/// Reads one row of each of these jobs, which failed, before the one that is named. Adds what
+/// follows from those with their ends, and returns the others with what was read of them.
 async fn load_ends(
     connection: &Connection,
-    jobs: &[JobNumber],
-    limit: i64,
-) -> Result<HashMap<JobNumber, FailureChange>, Error> {
-    let (lowest, highest) = bounds(jobs);
-    let params = params![jobs.to_vec(), lowest, highest, limit];
-    let mut ends = HashMap::new();
-    for row in connection.query(SELECT_LAST_ROWS, &params).await? {
-        let job: JobNumber = row.get(0);
-        if ends.contains_key(&job) {
-            continue;
-        }
-        let entries: Vec<Entry> = serde_json::from_str(row.get(1)).unwrap_or_default();
-        let end = entries.iter().rev().find(|entry| entry.job_state().is_some());
-        if let Some(end) = end {
-            ends.insert(job, FailureChange::from_reason(end.reason().map(|reason| &**reason)));
+    lasts: &[(JobNumber, i64)],
+    ends: &mut HashMap<JobNumber, FailureChange>,
+) -> Result<Vec<(JobNumber, i64)>, Error> {
+    let (jobs, before): (Vec<JobNumber>, Vec<i64>) = lasts.iter().copied().unzip();
+    let (lowest, highest) = bounds(&jobs);
+    let mut without_end = Vec::new();
+    for row in connection.query(SELECT_LAST_ROWS, &params![jobs, before, lowest, highest]).await? {
+        let (job, first): (JobNumber, i64) = (row.get(0), row.get(1));
+        let entries: Vec<Entry> = serde_json::from_str(row.get(2)).unwrap_or_default();
+        match entries.iter().rev().find(|entry| entry.job_state().is_some()) {
+            Some(end) => {
+                let change = FailureChange::from_reason(end.reason().map(|reason| &**reason));
+                ends.insert(job, change);
+            }
+            None => without_end.push((job, first)),
         }
     }
-    Ok(ends)
+    Ok(without_end)
 }
 
 /// Returns the lowest and the highest of these numbers. A statement that names them looks only at

@@ -152,6 +152,40 @@ fn a_bad_reply_costs_itself_alone() {
 }
 
 #[test]
+fn progress_before_the_result_of_its_message_counts() {
+    served(
+        |_| {},
+        |rig| async move {
+            let id = rig.create("orders", "{}").await;
+            let mut worker = batch_worker(&rig).await;
+            worker.want(1);
+            let (had, _) = messages(&mut worker, 1).await;
+            let result = result(&had[0].receipt);
+            let body = r#"{"progress":0.5}"#.into();
+            let progress = ReplyRequest { kind: Kind::Progress.into(), body, ..result.clone() };
+            worker.send(batch(vec![progress, result], 0));
+            let told = verdicts(&mut worker, 2).await;
+            assert!(told.iter().all(|taken| taken.changed), "{told:?}");
+            rig.job(&id, |job| job["state"] == "completed").await;
+        },
+    );
+}
+
+#[test]
+fn a_worker_without_batches_sends_none() {
+    served(
+        |_| {},
+        |rig| async move {
+            let mut worker = rig.worker(&["price"]).await;
+            worker.send(batch(vec![result("a")], 0));
+            let told = refused(&mut worker).await;
+            assert_eq!(told.code(), Code::InvalidArgument);
+            assert!(told.message().contains("Hello has no `batches`"), "{told}");
+        },
+    );
+}
+
+#[test]
 fn a_batch_is_bounded_in_replies_and_in_bytes() {
     let small = |settings: &mut Settings| settings.http.body_bytes_max = 10_000;
     served(small, |rig| async move {

@@ -17,7 +17,9 @@ impl JournalActor {
             Err(error) if error.remedy().is_retryable() => {
                 tracing::debug!(%error, "trends cannot be stored now");
             }
-            Err(error) => self.handle_fatal(&error),
+            Err(error) if error.is_fenced() => self.handle_fatal(&error),
+            // Jobs do not depend on trends: if the journal cannot be trusted, the next commit says so.
+            Err(error) => tracing::warn!(%error, "trends cannot be stored"),
         }
     }
 }
