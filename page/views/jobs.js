@@ -73,6 +73,7 @@ class JobsView {
     this.#found = new Source((signal) => this.#load(signal));
     void this.#found.refresh();
     this.#found.every(3000);
+    this.#nameReason();
   }
 
   stop() {
@@ -128,10 +129,15 @@ class JobsView {
     const key = this.#question();
     if (key === this.#key) return;
     this.#key = key;
-    if (route.query.has('reasonId')) void this.#reasons.refresh();
+    this.#nameReason();
     if (!route.query.get('cursor')) this.#before = [];
     this.#marked.clear();
     void this.#found.restart();
+  }
+
+  /** Looks what the reason says whose id is in the address. */
+  #nameReason() {
+    if (this.#route.query.has('reasonId')) void this.#reasons.refresh();
   }
 
   ready() {

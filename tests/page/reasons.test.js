@@ -52,7 +52,7 @@ test('the overview groups failures, and a click lists the jobs of one reason', a
     const alike = told.find((text) => text.includes('no page #'));
     assert.match(alike ?? '', /^2 ?print: failed by hand: no page # of <img src=x onerror=alert\(#\)> is no paper letters/);
     assert.match(told.find((text) => text.includes('no article')) ?? '', /^2 ?price: failed by hand: no article # baskets ?1 child job/);
-    await page.getByRole('link', { name: 'no page' }).click();
+    await page.locator('a.reason', { hasText: 'no page' }).click();
     await listed(page, 2);
     await page.waitForFunction(() => document.querySelector('.filters')?.textContent?.includes('no page #'));
     await page.getByRole('button', { name: 'All of these…' }).click();

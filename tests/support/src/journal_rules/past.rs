@@ -190,7 +190,7 @@ pub fn what_operators_have_changed_is_there_until_it_is_ended(place: &dyn Place)
     journal.store_control(&newer).expect("replaced");
     journal.delete_control(&ended.key).expect("deleted");
     let left = place.crash();
-    assert_eq!(opened(&*left).load_controls().expect("reads"), [newer.clone()]);
+    assert_eq!(opened(&*left).load_controls().expect("reads"), std::slice::from_ref(&newer));
     drop(journal);
     assert_eq!(opened(place).load_controls().expect("reads"), [newer], "after a start");
 }
