@@ -165,6 +165,8 @@ fn a_span_is_told_beside_the_one_before() {
         assert!(refused.text().contains("expected one of 1h, 24h, 7d"), "{}", refused.text());
         let refused = api.get("/api/trends?vhost=x", &[]).await;
         assert!(refused.text().contains("vhost needs workflow"), "{}", refused.text());
+        let refused = api.get("/api/trends?workflow=", &[]).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text());
         manager.stop().await;
     });
 }

@@ -120,6 +120,10 @@ async fn get_trends(api: web::Data<ApiState>, query: Query) -> Result<HttpRespon
     let [span, workflow, vhost] = query.extract(["span", "workflow", "vhost"])?;
     let span = span.map_or(Ok(TrendSpan::Hour), |span| parse_span(&span))?;
     query::check_requires("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
+    if workflow.as_deref() == Some("") {
+        let problem = "workflow is empty, expected the name of a workflow";
+        return Err(Problem::malformed(problem.to_owned()));
+    }
     let workflow = workflow.map(|name| full_name(&name, vhost.as_deref()));
     let newest = span.bucket_start(Timestamp(clock::now().0.saturating_sub(STORED_AFTER_NS)));
     let name = workflow.clone();

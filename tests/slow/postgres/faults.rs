@@ -17,10 +17,10 @@ use crate::harness::{Daemon, Setup, eventually, must_succeed, when};
 /// back.
 fn fail_commits(database: &InDatabase, count: u32, code: &str) {
     database.query(&format!(
-        "CREATE SEQUENCE failures;
+        "CREATE SEQUENCE faults;
          CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
            BEGIN
-             IF nextval('failures') <= {count} THEN
+             IF nextval('faults') <= {count} THEN
                RAISE EXCEPTION 'a test' USING ERRCODE = '{code}';
              END IF;
              RETURN NULL;
@@ -38,7 +38,7 @@ fn a_commit_that_meets_a_deadlock_or_a_serialization_failure_is_sent_again() {
         let jobs = create_jobs(&daemon, 3);
         let _worker = HttpWorker::start(vec![daemon.api.anew()]);
         assert_all_completed(&daemon, &database, &jobs);
-        let attempts = database.query("SELECT last_value > 6 FROM failures");
+        let attempts = database.query("SELECT last_value > 6 FROM faults");
         assert_eq!(attempts.trim(), "t", "{code}");
         let metric = daemon.api.metric("workflow_journal_failures_total{kind=\"unreachable\"}");
         assert_eq!(metric, 0, "{code}: nobody has to wait");
@@ -54,7 +54,7 @@ fn a_commit_whose_end_is_unknown_or_that_took_too_long_is_sent_again() {
         let jobs = create_jobs(&daemon, 1);
         let _worker = HttpWorker::start(vec![daemon.api.anew()]);
         assert_all_completed(&daemon, &database, &jobs);
-        assert_eq!(database.query("SELECT last_value > 6 FROM failures").trim(), "t", "{code}");
+        assert_eq!(database.query("SELECT last_value > 6 FROM faults").trim(), "t", "{code}");
     }
 }
 
