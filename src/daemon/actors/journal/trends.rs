@@ -18,7 +18,7 @@ impl JournalActor {
                 tracing::debug!(%error, "trends cannot be stored now");
             }
             Err(error) if error.is_fenced() => self.handle_fatal(&error),
-            // Jobs do not depend on trends: if the journal cannot be trusted, the next commit says so.
+            // No job depends on trends. Whether the journal can be trusted, the next commit says.
             Err(error) => tracing::warn!(%error, "trends cannot be stored"),
         }
     }
