@@ -8,6 +8,8 @@ example the one of a worktree of an earlier commit, and the one of this tree. Ov
 `--amqp-server URL`, and the manager and the workers use that broker. gRPC in Python needs grpcio and protobuf: run this with the
 Python of `tests/venv`.
 
+`http+limit:DIRECTORY`: each step of the chain has a limit of concurrency with room for all.
+
 Each round runs all cases, one after the other, in an order that alternates: a chain of five steps, all its jobs created before the
 worker starts, so that there is always work; then, unless `--items 0`, fan-outs of so many items with a step each. Printed are
 medians over the rounds: steps per second, and the CPU of the manager and of the worker per step; items per second, and the CPU of
@@ -52,13 +54,15 @@ await run(Object.fromEntries(queues.split(',').map((queue) => [queue, () => ({ o
 class Case:
     def __init__(self, text):
         self.transport, colon, self.library = text.partition(":")
-        if not colon or self.transport not in ("amqp", "grpc", "http"):
-            raise argparse.ArgumentTypeError(f"{text} should look like http:DIRECTORY, grpc:DIRECTORY or amqp:DIRECTORY")
+        self.transport, plus, option = self.transport.partition("+")
+        self.is_limited = option == "limit"
+        if not colon or self.transport not in ("amqp", "grpc", "http") or (plus and not self.is_limited):
+            raise argparse.ArgumentTypeError(f"{text} should look like http:DIRECTORY, grpc:DIRECTORY or amqp:DIRECTORY, or http+limit:DIRECTORY")
         library = pathlib.Path(self.library)
         self.language = "python" if (library / "src/pyworker").is_dir() else "node" if (library / "dist/index.js").is_file() else None
         if self.language is None:
             raise argparse.ArgumentTypeError(f"{library} has neither src/pyworker nor dist/index.js")
-        self.name = f"{self.language} {self.transport}:{self.library}"
+        self.name = f"{self.language} {text}"
 
 
 def worker_command(library, server, prefetch):
@@ -87,14 +91,18 @@ def until(probe, what):
 
 
 class Manager:
-    def __init__(self, program, folder, amqp_server):
+    def __init__(self, program, folder, amqp_server, is_limited):
         with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
             self.address, self.grpc = (f"127.0.0.1:{server.getsockname()[1]}" for server in (free, other))
         steps = [{"name": "first", "queue": STEPS[0]}]
         steps += [{"name": f"next{n}", "queue": STEPS[n], "depends": [steps_before(n)]} for n in range(1, len(STEPS))]
+        # It has room for all steps: measured is what it costs, not what it holds back.
+        limit = {"name": "wide", "concurrency": 1_000_000}
+        if is_limited:
+            steps = [{**step, "limit": limit["name"]} for step in steps]
         task = {"name": "each", "itemListKey": "items", "steps": [{"name": "item", "queue": ITEM}]}
         fan_out = {"name": "fan-out", "steps": [{"name": "all", "task": "each"}], "tasks": [task]}
-        (folder / "workflows.yaml").write_text(json.dumps({"workflows": [{"name": "chain", "steps": steps}, fan_out]}))
+        (folder / "workflows.yaml").write_text(json.dumps({"workflows": [{"name": "chain", "steps": steps}, fan_out], **({"limits": [limit]} if is_limited else {})}))
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("AMQP", "WORKFLOW_MANAGER"))}
         environment["WORKFLOW_MANAGER__GRPC__LISTEN"] = self.grpc
         if amqp_server:
@@ -138,7 +146,7 @@ def measure(case, given):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-workers-"))
     manager = worker = None
     try:
-        manager = Manager(os.path.abspath(given.manager), folder, given.amqp_server if case.transport == "amqp" else None)
+        manager = Manager(os.path.abspath(given.manager), folder, given.amqp_server if case.transport == "amqp" else None, case.is_limited)
         for number in range(given.jobs):
             manager.ask("POST", "/api/workflow/chain", json.dumps({"n": number}))
         server = {"amqp": given.amqp_server, "http": f"http://{manager.address}", "grpc": f"grpc://{manager.grpc}"}[case.transport]
