@@ -17,12 +17,10 @@ use std::sync::Arc;
 pub(super) enum ClaimRefusal {
     /// A key has no value, for this reason.
     Key(String),
-    /// This job has the place that it needs, for a limit that refuses others.
+    /// Others have the places of a limit that refuses whoever has to wait.
     Held {
-        /// The job, if it is known.
-        holder: Option<JobId>,
-        /// Whether the holder may not be committed yet.
-        is_pending: bool,
+        /// The jobs before it that may not be committed yet.
+        pending: Vec<JobId>,
         /// The reason, for the client.
         reason: String,
     },
@@ -64,7 +62,7 @@ impl Router {
                 key.1,
                 definition.full_name()
             );
-            return Some(ClaimRefusal::Held { holder: None, is_pending: false, reason });
+            return Some(ClaimRefusal::Held { pending: Vec::new(), reason });
         }
         let max = gate.setting(&key.0)?.concurrency?;
         let holds = |number: JobNumber| gate.holds(number, StepIndex::JOB);
@@ -74,7 +72,10 @@ impl Router {
             return None;
         }
         let first = self.job_claims.of_place(&key).next();
-        let is_pending = first.is_some_and(|(_, claim)| !claim.is_committed);
+        let before =
+            self.job_claims.of_place(&key).take(usize::try_from(max).unwrap_or(usize::MAX));
+        let pending = before.filter(|(_, claim)| !claim.is_committed);
+        let pending = pending.map(|(_, claim)| claim.id).collect();
         let holder = first.map(|(_, claim)| claim.id).or_else(|| gate.find_holder(&key.0, &key.1));
         let who = holder.map_or_else(|| "others".to_owned(), |id| format!("job {id}"));
         let of_key = if key.1.is_empty() { String::new() } else { format!(" for \"{}\"", key.1) };
@@ -84,7 +85,7 @@ impl Router {
             key.0,
             definition.full_name()
         );
-        Some(ClaimRefusal::Held { holder, is_pending, reason })
+        Some(ClaimRefusal::Held { pending, reason })
     }
 
     /// Claims the place of a job that is being created.

@@ -86,8 +86,8 @@ impl Router {
         }
     }
 
-    /// Refuses a job that has no place. If that is because of a job whose creation is not committed
-    /// yet, the client is told after the commit.
+    /// Refuses a job that has no place. If that is because of jobs whose creations are not
+    /// committed yet, the client is told after the commits.
     fn refuse_claim(
         &self,
         refusal: ClaimRefusal,
@@ -98,12 +98,11 @@ impl Router {
             ClaimRefusal::Key(reason) => {
                 ClientResponse::Create(response, Err(RequestError::Invalid(reason))).send()
             }
-            ClaimRefusal::Held { holder, is_pending, reason } => {
+            ClaimRefusal::Held { pending, reason } => {
                 let respond = move |_: &Router| {
                     ClientResponse::Create(response, Err(RequestError::NoPlace(reason))).send()
                 };
-                let ids = holder.into_iter().filter(|_| is_pending).collect();
-                self.broadcast_to(ids, JobInput::AwaitCommit, respond, ctx);
+                self.broadcast_to(pending, JobInput::AwaitCommit, respond, ctx);
             }
         }
     }
