@@ -20,6 +20,7 @@ const END_LAG_NS: i64 = 1_000_000_000;
 pub(super) fn add_job_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
     // Other workflows are what they would be without this.
     let mut rng = Rng::with_seed(seed ^ 0x6a6f_6273);
+    let mut refusals = Rng::with_seed(seed ^ 0x7265_6675);
     if rng.u32(0..3) > 0 {
         return;
     }
@@ -31,7 +32,9 @@ pub(super) fn add_job_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
         fair: None,
     };
     for definition in definitions {
-        let then = [Then::Wait, Then::Refuse, Then::Replace, Then::Latest][rng.usize(0..4)];
+        let then = [Then::Wait, Then::Replace, Then::Latest][rng.usize(0..3)];
+        let refuses = seed % 40 >= 30 && refusals.bool();
+        let then = if refuses { Then::Refuse } else { then };
         let is_delayed = then == Then::Latest && rng.bool();
         let delay = is_delayed.then(|| Millis(rng.u64(1..=2_000)));
         let mut limits = definition.limits.clone();

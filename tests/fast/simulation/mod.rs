@@ -469,7 +469,7 @@ fn nothing_is_lost_whatever_the_seed() {
             && counts.activated > counts.jobs / 3
             && counts.admitted > counts.jobs / 2
             && counts.displaced > counts.jobs / 100
-            && counts.turned_away > counts.jobs / 200
+            && counts.turned_away > counts.jobs / 1_000
             && counts.taken > counts.jobs / 20,
         "the faults did not come to pass: {counts:?}"
     );
