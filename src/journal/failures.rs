@@ -68,6 +68,14 @@ pub struct FailureFilter {
     pub ended_before: Option<Timestamp>,
 }
 
+impl FailureFilter {
+    /// Returns the range of end times: its beginning, inclusive, and its end, exclusive.
+    pub(crate) fn ended_range(&self) -> (i64, i64) {
+        let bound = |time: Option<Timestamp>, default: i64| time.map_or(default, |time| time.0);
+        (bound(self.ended_from, i64::MIN), bound(self.ended_before, i64::MAX))
+    }
+}
+
 /// Failures, grouped by the pattern of their reason and by workflow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FailureGroups {

@@ -8,7 +8,9 @@
 use super::commit_connection::BatchStatement;
 use super::connection::{Connection, params};
 use super::day_keeper::Work;
-use super::day_survey::{PastDay, RetentionLimits, Survey, detach, stay_sql, survey};
+use super::day_survey::{
+    PastDay, RetentionLimits, Survey, UNPARTITIONED, detach, stay_sql, survey,
+};
 use super::days::{TABLES, partition};
 use super::writer::PostgresWriter;
 use crate::error::{JournalError, Remedy};
@@ -117,19 +119,16 @@ impl PostgresWriter {
             let tables = TABLES.map(|(table, _)| partition(table, *day)).join(", ");
             let sql = format!("DROP TABLE IF EXISTS {tables}");
             let limit = "SELECT set_config('lock_timeout', $1, true)";
-            let statements = vec![
+            let deletions = UNPARTITIONED.map(|table| BatchStatement {
+                sql: format!("DELETE FROM {table} WHERE job >= $1 AND job < $2").into(),
+                params: params![day.first(), day.end()],
+            });
+            let mut statements = vec![
                 // Who reads a table by its name, as a backup does, must not keep commits waiting.
                 BatchStatement::new(limit, params![DROP_LOCK_TIMEOUT]),
                 BatchStatement { sql: sql.into(), params: params![] },
-                BatchStatement::new(
-                    "DELETE FROM cells WHERE job >= $1 AND job < $2",
-                    params![day.first(), day.end()],
-                ),
-                BatchStatement::new(
-                    "DELETE FROM failures WHERE job >= $1 AND job < $2",
-                    params![day.first(), day.end()],
-                ),
             ];
+            statements.extend(deletions);
             tolerate(self.commits.transact(statements).map(drop))?;
         }
         self.days.closing.clear();

@@ -167,6 +167,9 @@ async fn load_states(
     Ok(rows.iter().filter_map(to_day).collect())
 }
 
+/// The tables with rows of jobs that have no partitions, so that a day does not drop them.
+pub(super) const UNPARTITIONED: [&str; 2] = ["cells", "failures"];
+
 /// How many jobs lose their rows at once.
 const DELETED_JOBS: i64 = 5_000;
 
@@ -223,7 +226,7 @@ pub(super) async fn detach(
             }
         }
         if !is_foreign {
-            for table in ["cells", "failures"] {
+            for table in UNPARTITIONED {
                 delete_of_day(connection, table, *day).await?;
             }
             detached.insert(*day);

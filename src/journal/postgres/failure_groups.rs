@@ -10,9 +10,8 @@ use tokio_postgres::Row;
 
 /// Returns the SQL that groups the newest failures, and its parameters.
 fn build_query(filter: &FailureFilter) -> (String, Params) {
-    let bound = |time: Option<Timestamp>, default: i64| time.map_or(default, |time| time.0);
-    let mut params =
-        params![bound(filter.ended_from, i64::MIN), bound(filter.ended_before, i64::MAX)];
+    let (from, before) = filter.ended_range();
+    let mut params = params![from, before];
     let mut condition = "";
     if let Some(workflow) = &filter.workflow {
         params.extend(params![to_sql_text(workflow)]);
@@ -56,11 +55,11 @@ impl FailureRecords for Reader {
         let session = self.pool.begin()?;
         let (sql, params) = build_query(filter);
         let rows = session.query(&sql, params)?;
-        let failures = rows.iter().map(|row| to_group(row).jobs).sum();
-        let mut groups = Vec::new();
-        for row in rows.iter().take(limit as usize) {
-            let example_reason = session.end_reason(row.get(6))?;
-            groups.push(FailureGroup { example_reason, ..to_group(row) });
+        let mut groups: Vec<FailureGroup> = rows.iter().map(to_group).collect();
+        let failures = groups.iter().map(|group| group.jobs).sum();
+        groups.truncate(limit as usize);
+        for (group, row) in groups.iter_mut().zip(&rows) {
+            group.example_reason = session.end_reason(row.get(6))?;
         }
         Ok(FailureGroups { groups, failures })
     }

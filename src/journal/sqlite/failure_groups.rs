@@ -11,11 +11,8 @@ use rusqlite::types::Value;
 
 /// Returns the SQL that groups the newest failures, and its parameters.
 fn build_query(filter: &FailureFilter) -> (String, Vec<Value>) {
-    let bound = |time: Option<Timestamp>, default: i64| time.map_or(default, |time| time.0);
-    let mut values: Vec<Value> = vec![
-        bound(filter.ended_from, i64::MIN).into(),
-        bound(filter.ended_before, i64::MAX).into(),
-    ];
+    let (from, before) = filter.ended_range();
+    let mut values: Vec<Value> = vec![from.into(), before.into()];
     let (index, condition) = match &filter.workflow {
         None => ("failures_by_end", ""),
         Some(workflow) => {
