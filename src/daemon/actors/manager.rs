@@ -469,6 +469,10 @@ impl Manager {
             tracing::warn!("a read of the journal did not end within shutdown.grace");
         }
         let arbiters = self.arbiters;
+        if arbiters.is_empty() {
+            // The manager has no threads of its own.
+            return;
+        }
         for arbiter in &arbiters {
             // An arbiter whose thread has ended returns false.
             let _ = arbiter.stop();

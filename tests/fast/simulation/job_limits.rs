@@ -33,7 +33,7 @@ pub(super) fn add_job_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
     };
     for definition in definitions {
         let then = [Then::Wait, Then::Replace, Then::Latest][rng.usize(0..3)];
-        let refuses = seed % 40 >= 30 && refusals.bool();
+        let refuses = refusals.bool();
         let then = if refuses { Then::Refuse } else { then };
         let is_delayed = then == Then::Latest && rng.bool();
         let delay = is_delayed.then(|| Millis(rng.u64(1..=2_000)));
