@@ -94,6 +94,10 @@
  * @property {string | number} [retention]
  * @property {boolean} [loaded]
  *
+ * @typedef {Omit<Definition, 'hash'>} CheckedDefinition
+ * @typedef {{ file: string, line: number, column: number, workflow?: string, task?: string, step?: string, message: string }} Diagnostic
+ * @typedef {{ valid: boolean, workflows: CheckedDefinition[], warnings: Diagnostic[], errors: Diagnostic[] }} Check what the check of a workflow file says
+ *
  * @typedef {{ job: string, cause: string, step?: string, why: string }} Why
  *
  * @typedef {{ n: number, at: string, kind: string, step?: string, attempt?: number, payload?: string, payloadBytes?: number, payloadOmitted?: boolean, item?: number, items?: number, from?: number, count?: number, job?: string, reason?: string, status?: string, message?: string, progress?: unknown, warning?: string, retryAt?: string, queue?: string, raw?: string }} Entry

@@ -1,12 +1,11 @@
 // What is loaded: each workflow's graph and steps, its older versions, and what is different between two.
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
-import { keyed } from '../vendor/lit-html@3.3.3/directives/keyed.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { get } from '../lib/api.js';
 import { refusal, setQuery } from '../lib/app.js';
 import { scrolls } from '../lib/dom.js';
-import { compare, settings } from '../lib/graph.js';
+import { compare } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
@@ -14,14 +13,15 @@ import { fullName, may, parted, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, shown } from '../lib/text.js';
 import { duration, moment } from '../lib/time.js';
+import { Checker } from './check.js';
 import { openCreate } from './create.js';
-import { GraphPanel } from './job-graph.js';
+import { DefinitionParts } from './definition-parts.js';
 import { definitionOf } from './job.js';
 import { pauseButton, pauseCommands } from './pauses.js';
 import { Payload } from './payload.js';
 import { Trends } from './trends.js';
 
-/** @import { Definition, FoundPage, Job, StepDefinition, Version } from '../lib/types.js' */
+/** @import { Definition, FoundPage, Job, Version } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
@@ -30,18 +30,26 @@ import { Trends } from './trends.js';
  * @returns {View}
  */
 export function definitionsView(route) {
-  return route.path.length > 1 ? new Definitions(route) : chooser();
+  return route.path.length > 1 ? new Definitions(route) : chooser(route);
 }
 
-/** @returns {View} */
-function chooser() {
+/**
+ * @param {Route} first
+ * @returns {View}
+ */
+function chooser(first) {
+  const checker = new Checker();
+  let route = first;
   return {
     page: 'definitions',
     title: () => 'Definitions',
     ready: () => workflows.data !== undefined || workflows.error !== undefined,
-    update() {},
-    stop() {},
-    template: () => html`<div class="definitions"><header class="page-head"><h1>Definitions</h1></header>${refusal(workflows.problem)}${workflows.told && !workflows.data?.length ? html`<p class="calm">No workflow is loaded.</p>` : nothing}<ul class="cards">${(workflows.data ?? []).map((workflow) => html`<li><a class="panel card" href=${link(['definitions', ...fullName(workflow).split('/')])}><b>${shown(fullName(workflow))}</b><span class="quiet">${workflow.loaded === false ? 'no longer in the files' : workflow.definition ? html`<code>${shown(workflow.definition.slice(0, 12))}</code>` : 'loaded'}</span></a></li>`)}</ul></div>`,
+    update(next) {
+      route = next;
+      redraw();
+    },
+    stop: () => checker.stop(),
+    template: () => html`<div class="definitions"><header class="page-head"><h1>Definitions</h1><span class="space"></span><button class="button small" @click=${() => document.getElementById('check-text')?.focus()}>Check a file</button></header>${refusal(workflows.problem)}${workflows.told && !workflows.data?.length ? html`<p class="calm">No workflow is loaded.</p>` : nothing}<ul class="cards">${(workflows.data ?? []).map((workflow) => html`<li><a class="panel card" href=${link(['definitions', ...fullName(workflow).split('/')])}><b>${shown(fullName(workflow))}</b><span class="quiet">${workflow.loaded === false ? 'no longer in the files' : workflow.definition ? html`<code>${shown(workflow.definition.slice(0, 12))}</code>` : 'loaded'}</span></a></li>`)}</ul>${checker.template(route)}</div>`,
   };
 }
 
@@ -56,9 +64,7 @@ class Definitions {
   /** @type {Definition | undefined} */
   #with;
   #problem = '';
-  #graph = new GraphPanel();
-  /** @type {Map<string, GraphPanel>} */
-  #tasks = new Map();
+  #parts = new DefinitionParts();
   #asked = '';
   #trends;
   /** @type {Promise<string | undefined> | undefined} */
@@ -82,9 +88,8 @@ class Definitions {
   stop() {
     this.#versions.stop();
     this.#trends.stop();
-    this.#graph.stop();
+    this.#parts.stop();
     this.#payload?.payload.stop();
-    for (const panel of this.#tasks.values()) panel.stop();
   }
 
   /** @param {Route} route */
@@ -154,6 +159,7 @@ class Definitions {
     const versions = this.#versions.data?.definitions;
     const chosen = this.#route.query.get('step') ?? undefined;
     const asText = this.#route.query.get('view') === 'text';
+    const drawn = (/** @type {Definition} */ definition) => ({ key: `definition ${definition.hash}`, definition, chosen, link: (/** @type {string | undefined} */ step) => changed(this.#route, { step }) });
     return html`<div class="definitions">
       <header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href="#/definitions">Definitions</a><span class="quiet">/</span></nav><h1>${shown(this.#workflow)}</h1>
         ${definition ? html`<code class="quiet" title=${definition.hash}>${shown(definition.hash.slice(0, 12))}</code>${versions?.some((version) => version.hash === definition.hash && !version.loaded) ? html`<span class="word">not loaded</span>` : nothing}` : nothing}
@@ -161,12 +167,11 @@ class Definitions {
       ${this.#problem ? html`<p class="calm">${/^there is nothing at/.test(this.#problem) ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#problem)}</p>` : !definition && this.#versions.error ? html`<p class="calm">${this.#versions.error.notHere ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#versions.error.message)}</p>` : nothing}
       ${definition ? html`
         ${definition.deadline || definition.retention ? html`<p class="quiet">${definition.deadline ? html`A job fails when it is not done within ${shown(duration(definition.deadline))}. ` : nothing}${definition.retention ? html`An ended job is kept for ${shown(duration(definition.retention))}.` : nothing}</p>` : nothing}
-        <section class="panel graph-panel" aria-label="Graph">${this.#graph.template({ key: `definition ${definition.hash}`, steps: definition.steps, states: definition.steps.map((step) => ({ name: step.name, state: 'waiting', attempt: 0 })), chosen, link: (step) => changed(this.#route, { step }) })}</section>
+        ${this.#parts.graph(drawn(definition))}
         ${this.#trends.template()}
         ${this.#with ? this.#compared(this.#with, definition) : nothing}
         <nav class="tabs loose" aria-label="Of the definition"><a href=${changed(this.#route, { view: undefined })} aria-current=${asText ? nothing : 'page'}>Steps</a><a href=${changed(this.#route, { view: 'text' })} aria-current=${asText ? 'page' : nothing}>Text</a></nav>
-        ${asText ? this.#text(definition) : html`<section class="panel" aria-label="Steps"><div class="panel-title"><h2>Steps</h2></div>${this.#table(definition.steps, chosen)}</section>
-        ${(definition.tasks ?? []).map((task) => html`<section class="panel" aria-label=${plain(`Task ${task.name}`)}><div class="panel-title"><h2>Task ${shown(task.name)}</h2><span class="quiet small">for each of <code>${shown(task.itemListKey)}</code>${task.itemKey ? html`, as <code>${shown(task.itemKey)}</code>` : nothing}${task.tolerate !== undefined ? html`; ${shown(task.tolerate)} may fail` : nothing}${task.maxConcurrency ? html`; at most ${count(task.maxConcurrency)} at once` : nothing}</span></div>${task.steps.length > 1 ? this.#taskGraph(definition, task, chosen) : nothing}${this.#table(task.steps, chosen)}</section>`)}`}` : nothing}
+        ${asText ? this.#text(definition) : this.#parts.steps(drawn(definition))}` : nothing}
       ${definition && !this.#versions.error?.notHere ? refusal(this.#versions.problem) : nothing}
       ${versions ? this.#list(versions) : this.#versions.error?.notHere && definition ? html`<p class="calm">This manager does not tell older versions.</p>` : nothing}
     </div>`;
@@ -179,35 +184,6 @@ class Definitions {
       this.#payload = { hash: definition.hash, payload: new Payload(['definition', definition.hash], { name: `definition ${definition.name}`, none: 'There is no text of it.' }) };
     }
     return html`<section class="panel" aria-label="Text"><div class="tab-body">${this.#payload.payload.template()}</div></section>`;
-  }
-
-  /**
-   * @param {Definition} definition
-   * @param {import('../lib/types.js').TaskDefinition} task
-   * @param {string | undefined} chosen
-   */
-  #taskGraph(definition, task, chosen) {
-    let panel = this.#tasks.get(task.name);
-    if (!panel) {
-      panel = new GraphPanel();
-      this.#tasks.set(task.name, panel);
-    }
-    return keyed(panel, panel.template({ key: `definition ${definition.hash} ${task.name}`, steps: task.steps, states: task.steps.map((step) => ({ name: step.name, state: 'waiting', attempt: 0 })), chosen, link: (step) => changed(this.#route, { step }) }));
-  }
-
-  /**
-   * @param {StepDefinition[]} steps
-   * @param {string | undefined} chosen
-   */
-  #table(steps, chosen) {
-    return html`<div class="table-wrap" ${scrolls()}><table class="steps-table stacked"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
-      <td><a href=${changed(this.#route, { step: chosen === step.name ? undefined : step.name })}><b>${shown(step.name)}</b></a></td>
-      <td data-label="waits for" class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
-      <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>${step.bus ? html` <span class="quiet">on ${shown(step.bus)}</span>` : nothing}`}</td>
-      <td data-label="timeout" class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
-      <td data-label="attempts" class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
-      <td class="conditions">${settings(step).filter(([key]) => ['when', 'cancelWhen', 'onFailure', 'statusKey', 'statuses', 'skippedStatus', 'cancelledStatus', 'priority', 'replyUsers'].includes(key)).map(([key, value]) => html`<div><span class="quiet">${key}</span> <code>${shown(value)}</code></div>`)}</td>
-    </tr>`)}</tbody></table></div>`;
   }
 
   /**

@@ -2,7 +2,7 @@
 
 use super::check_json::print_json;
 use super::plural::format_count;
-use daemon::load::{Diagnostic, LoadErrors, LoadedWorkflows, load_files_or_stdin};
+use daemon::load::{LoadErrors, LoadedWorkflows, load_files_or_stdin};
 use daemon::settings::Settings;
 use engine::text::{escape, escape_lines};
 use engine::{
@@ -27,7 +27,8 @@ pub fn check(
     is_json: bool,
     out: &mut dyn Write,
 ) -> io::Result<bool> {
-    let load_result = load_files_or_stdin(files, settings).map(merge_advice);
+    let load_result =
+        load_files_or_stdin(files, settings).map(LoadedWorkflows::with_advice_as_warnings);
     if is_json {
         print_json(&load_result, out)?;
     } else {
@@ -38,20 +39,6 @@ pub fn check(
     }
     out.flush()?;
     Ok(load_result.is_ok())
-}
-
-/// Moves the advice to the warnings, and sorts them by file, line and column.
-fn merge_advice(mut workflows: LoadedWorkflows) -> LoadedWorkflows {
-    workflows.warnings.append(&mut workflows.advice);
-    // Files keep the order in which they appear.
-    let files: Vec<String> =
-        workflows.warnings.iter().map(|warning| warning.file.clone()).collect();
-    let file_index =
-        |diagnostic: &Diagnostic| files.iter().position(|file| *file == diagnostic.file);
-    workflows.warnings.sort_by_cached_key(|diagnostic| {
-        (file_index(diagnostic), diagnostic.line, diagnostic.column)
-    });
-    workflows
 }
 
 fn print_errors(errors: &LoadErrors, file_count: usize, out: &mut dyn Write) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! What the HTTP API takes and from whom, in this process: no socket.
 
+mod checks;
 mod compression;
 mod rooms;
 mod sites;

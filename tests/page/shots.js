@@ -2,15 +2,22 @@
 //
 //   node shots.js [FOLDER] [PART OF A NAME…]
 
-import { mkdir } from 'node:fs/promises';
+import { mkdir, readFile } from 'node:fs/promises';
 import { newPage, open } from './browser.js';
-import { LIMITED, SCHEDULED } from './manager.js';
+import { LIMITED, ORDERS, SCHEDULED } from './manager.js';
 import { shop } from './shop.js';
 
 const [folder = 'shots', ...parts] = process.argv.slice(2);
 await mkdir(folder, { recursive: true });
 const manager = await shop({ items: 4000, many: 6, odd: false, more: [SCHEDULED, LIMITED] });
 const { ids, hashes } = manager;
+const orders = await readFile(ORDERS, 'utf8');
+/** Pastes a workflow file, and waits for what is said of it. @param {import('playwright-core').Page} page @param {string} text */
+async function check(page, text) {
+  await page.locator('#check-text').fill(text);
+  await page.getByRole('button', { name: 'Check it' }).click();
+  await page.waitForSelector('.check-verdict');
+}
 /** Name, address, and what is done there before the picture. @type {[string, string, ((page: import('playwright-core').Page) => Promise<unknown>)?][]} */
 const VIEWS = [
   ['overview', '#/'],
@@ -31,6 +38,8 @@ const VIEWS = [
   ['attempts', `#/compare/${ids.failed}/${ids.failed}?step=invoice&attempts=1,2`],
   ['statuses', '#/statuses/job-application'],
   ['definitions', `#/definitions/orders?with=${hashes.then}`],
+  ['check', '#/definitions', (page) => check(page, orders)],
+  ['check-wrong', '#/definitions', (page) => check(page, orders.replaceAll('depends: [ invoice ]', 'depnds: [ invoice ]').replaceAll('timeout: ', 'timeout: x'))],
   ['manager', '#/manager'],
   ['palette', '#/', async (page) => { await page.keyboard.press('Control+k'); await page.keyboard.type('workflow:orders st'); }],
   ['help', '#/', (page) => page.keyboard.press('?')],

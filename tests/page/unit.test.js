@@ -20,6 +20,7 @@ import { completions, filterOptions, searchAddress, searchQuery, searchText, uui
 import { bytes, few, plain, share } from '../../page/lib/text.js';
 import { firstPart, millis, span } from '../../page/lib/time.js';
 import { fieldTime, timeOf } from '../../page/views/backfill.js';
+import { lineAt } from '../../page/views/check.js';
 import { inRows } from '../../page/views/schedules.js';
 import { compared, roundUp } from '../../page/views/trends.js';
 import { cause } from '../../page/views/why.js';
@@ -260,6 +261,14 @@ async function files(/** @type {string} */ folder) {
   }
   return found;
 }
+
+test('the line of an error leads to what is wrong in the text, whatever letters stand before it', () => {
+  const text = 'a: 1\n  𝄞é: [ wrong ]\nb: 2';
+  const found = (/** @type {{ line: number, column: number }} */ place) => { const { start, end } = lineAt(text, place); return text.slice(start, end); };
+  assert.equal(found({ line: 2, column: 9 }), 'wrong ]');
+  assert.equal(found({ line: 1, column: 1 }), 'a: 1');
+  assert.equal(found({ line: 9, column: 3 }), '');
+});
 
 test('vendored files are those of the manifest, and no others', async () => {
   const manifest = JSON.parse(await readFile(join(PAGE, 'vendor/manifest.json'), 'utf8'));

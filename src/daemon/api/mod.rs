@@ -6,6 +6,7 @@
 mod active_jobs;
 mod app;
 pub mod attempts;
+mod check;
 mod children;
 mod cluster;
 mod compression;
@@ -61,5 +62,6 @@ mod workflows;
 
 pub use actix_web::dev::{Server, ServerHandle};
 pub use app::app;
+pub use check::CheckView;
 pub use problem::Problem;
 pub use server::{bind, listen, serve, serve_on};

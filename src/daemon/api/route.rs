@@ -179,6 +179,11 @@ impl UndescribedRoute {
         UndescribedRoute(ApiRoute { server: Server::Active, ..self.0 })
     }
 
+    /// Makes the route one that a standby serves too, although it is no read: it changes nothing.
+    pub(super) const fn by_any(self) -> UndescribedRoute {
+        UndescribedRoute(ApiRoute { server: Server::Any, ..self.0 })
+    }
+
     /// Sets who may call the route. The default follows from the method.
     pub(super) const fn needing(self, access: Access) -> UndescribedRoute {
         UndescribedRoute(ApiRoute { access, ..self.0 })

@@ -5,9 +5,10 @@ use super::location::{LocatedError, SourceLocation};
 use engine::text::{did_you_mean, quote};
 use serde::Serialize;
 use std::fmt;
+use utoipa::ToSchema;
 
 /// An error, a warning or advice, with its location.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Diagnostic {
     /// The name of the file, as it was given.
     pub file: String,

@@ -103,6 +103,23 @@ pub struct LoadedWorkflows {
     pub advice: Vec<Diagnostic>,
 }
 
+impl LoadedWorkflows {
+    /// Moves the advice to the warnings, and sorts them by file, line and column. This is what the
+    /// author of the files reads.
+    #[must_use]
+    pub fn with_advice_as_warnings(mut self) -> LoadedWorkflows {
+        self.warnings.append(&mut self.advice);
+        // Files keep the order in which they appear.
+        let files: Vec<String> = self.warnings.iter().map(|warning| warning.file.clone()).collect();
+        let file_index =
+            |diagnostic: &Diagnostic| files.iter().position(|file| *file == diagnostic.file);
+        self.warnings.sort_by_cached_key(|diagnostic| {
+            (file_index(diagnostic), diagnostic.line, diagnostic.column)
+        });
+        self
+    }
+}
+
 /// All errors in the files, in their order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoadErrors(pub Vec<Diagnostic>);
@@ -171,6 +188,22 @@ pub fn load_text(file: &str, text: &str) -> Result<LoadedWorkflows, LoadErrors> 
     loader.finish()
 }
 
+/// Loads the bytes of a workflow file that a client sent, like [`load_for_manager`]. Reads no file.
+/// `file` is its name in diagnostics.
+///
+/// # Errors
+///
+/// Returns all errors of the file.
+pub fn load_bytes_for_manager(
+    file: &str,
+    bytes: &[u8],
+    settings: &Settings,
+) -> Result<LoadedWorkflows, LoadErrors> {
+    let mut loader = Loader { settings: Some(settings), ..Loader::default() };
+    loader.add_result(read_text(bytes), Diagnostics::new(file));
+    loader.finish()
+}
+
 /// Loads a YAML file that is not a workflow file.
 ///
 /// # Errors
@@ -199,19 +232,13 @@ pub fn load_data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, 
 fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, LoadErrors> {
     for path in paths {
         let is_stdin = loader.allows_stdin && path.as_os_str() == STANDARD_INPUT;
-        let mut report = if is_stdin {
+        let report = if is_stdin {
             Diagnostics::new("standard input")
         } else {
             Diagnostics::new(&path.display().to_string())
         };
         let result = if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) };
-        match result {
-            Ok(text) => loader.add_file(&text, report),
-            Err(error) => {
-                report.add_unscoped_errors(vec![error]);
-                loader.diagnostics.push(report);
-            }
-        }
+        loader.add_result(result, report);
     }
     loader.finish()
 }
@@ -253,6 +280,17 @@ struct Loader<'s> {
 }
 
 impl Loader<'_> {
+    /// Adds the text of one file, or the error for one that cannot be read.
+    fn add_result(&mut self, text: Result<String, LocatedError>, mut report: Diagnostics) {
+        match text {
+            Ok(text) => self.add_file(&text, report),
+            Err(error) => {
+                report.add_unscoped_errors(vec![error]);
+                self.diagnostics.push(report);
+            }
+        }
+    }
+
     /// Reads the text of one file, and adds its definitions and diagnostics.
     fn add_file(&mut self, text: &str, mut report: Diagnostics) {
         let (root, errors) = yaml::parse(text);

@@ -5,7 +5,7 @@
 //! reported with both locations, and one error does not hide the next. Aliases share their node, so
 //! that a "billion laughs" file takes little memory, and the number of expanded nodes is limited.
 
-use super::limits::{NESTING_MAX, VALUES_MAX};
+use super::limits::{NESTING_MAX, TEXT_UNIT_BYTES, VALUES_MAX};
 use super::location::{LocatedError, SourceLocation, nesting_error};
 use super::scalars::{ScalarKind, ScalarLayout, find_layout, plain_scalar_kind};
 use super::syntax_errors::explain;
@@ -25,7 +25,7 @@ pub(super) struct Node {
     pub(super) layout: ScalarLayout,
     pub(super) value: Value,
     /// The number of nodes in this value, with all aliases expanded. The value itself and keys
-    /// count too.
+    /// count too, and a long text counts as several.
     size: usize,
 }
 
@@ -165,9 +165,10 @@ impl TreeBuilder {
                 // The parser gives `~` for an omitted value.
                 let text = if is_plain && is_empty { Cow::Borrowed("") } else { text };
                 let layout = find_layout(&text, style, start, end);
+                let size = 1 + text.len() / TEXT_UNIT_BYTES;
                 let value = self.parse_scalar(text, style, tag.as_deref(), tag_start);
                 self.attach(
-                    Node { location: start, end, layout, value, size: 1 }.into(),
+                    Node { location: start, end, layout, value, size }.into(),
                     anchor,
                     start,
                     is_plain,

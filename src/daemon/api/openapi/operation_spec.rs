@@ -114,11 +114,26 @@ impl OperationSpec {
         self
     }
 
-    /// Sets the schema of the body. Adds the problems that a body may cause.
-    pub(in crate::api) fn with_body(mut self, is_required: bool, schema: Value) -> OperationSpec {
+    /// Sets the schema of a JSON body. Adds the problems that a body may cause.
+    pub(in crate::api) fn with_body(self, is_required: bool, schema: Value) -> OperationSpec {
+        self.with_body_of_type("application/json", is_required, schema)
+    }
+
+    /// Requires a body of YAML. Adds the problems that a body may cause.
+    pub(in crate::api) fn with_yaml_body(self, description: &str) -> OperationSpec {
+        self.with_body_of_type("application/yaml", true, json!({ "description": description }))
+    }
+
+    /// Sets the content type and schema of the body. Adds the problems that a body may cause.
+    fn with_body_of_type(
+        mut self,
+        content_type: &str,
+        is_required: bool,
+        schema: Value,
+    ) -> OperationSpec {
         self.body = Some(json!({
             "required": is_required,
-            "content": { "application/json": { "schema": schema } },
+            "content": { content_type: { "schema": schema } },
         }));
         self.with_problems(&[413, 415])
     }

@@ -1,0 +1,67 @@
+// The graph, the steps and the tasks of one definition, whether it is loaded or only pasted.
+
+import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { keyed } from '../vendor/lit-html@3.3.3/directives/keyed.js';
+import { scrolls } from '../lib/dom.js';
+import { settings } from '../lib/graph.js';
+import { count, plain, shown } from '../lib/text.js';
+import { duration } from '../lib/time.js';
+import { GraphPanel } from './job-graph.js';
+
+/** @import { Definition, StepDefinition } from '../lib/types.js' */
+
+/** @typedef {{ key: string, definition: Omit<Definition, 'hash'>, chosen: string | undefined, link: (step: string | undefined) => string, of?: string }} Drawn `key`: two definitions with the same one are drawn alike; `of`: its name, where the view has several */
+
+/** @param {string} part @param {Drawn} drawn */
+const label = (part, { of }) => plain(of === undefined ? part : `${part} of ${of}`);
+
+export class DefinitionParts {
+  /** By task; that of the workflow itself has no name. @type {Map<string, GraphPanel>} */
+  #graphs = new Map();
+
+  stop() {
+    for (const panel of this.#graphs.values()) panel.stop();
+  }
+
+  /** @param {Drawn} drawn */
+  graph(drawn) {
+    return html`<section class="panel graph-panel" aria-label=${label('Graph', drawn)}>${this.#graph(drawn, '', drawn.definition.steps)}</section>`;
+  }
+
+  /** @param {Drawn} drawn */
+  steps(drawn) {
+    const { definition, chosen, link } = drawn;
+    return html`<section class="panel" aria-label=${label('Steps', drawn)}><div class="panel-title"><h2>Steps</h2></div>${table(definition.steps, chosen, link)}</section>
+        ${(definition.tasks ?? []).map((task) => html`<section class="panel" aria-label=${label(`Task ${task.name}`, drawn)}><div class="panel-title"><h2>Task ${shown(task.name)}</h2><span class="quiet small">for each of <code>${shown(task.itemListKey)}</code>${task.itemKey ? html`, as <code>${shown(task.itemKey)}</code>` : nothing}${task.tolerate !== undefined ? html`; ${shown(task.tolerate)} may fail` : nothing}${task.maxConcurrency ? html`; at most ${count(task.maxConcurrency)} at once` : nothing}</span></div>${task.steps.length > 1 ? this.#graph(drawn, task.name, task.steps) : nothing}${table(task.steps, chosen, link)}</section>`)}`;
+  }
+
+  /**
+   * @param {Drawn} drawn
+   * @param {string} task
+   * @param {StepDefinition[]} steps
+   */
+  #graph({ key, chosen, link }, task, steps) {
+    let panel = this.#graphs.get(task);
+    if (!panel) {
+      panel = new GraphPanel();
+      this.#graphs.set(task, panel);
+    }
+    return keyed(panel, panel.template({ key: `${key} ${task}`, steps, states: steps.map((step) => ({ name: step.name, state: 'waiting', attempt: 0 })), chosen, link }));
+  }
+}
+
+/**
+ * @param {StepDefinition[]} steps
+ * @param {string | undefined} chosen
+ * @param {(step: string | undefined) => string} link
+ */
+function table(steps, chosen, link) {
+  return html`<div class="table-wrap" ${scrolls()}><table class="steps-table stacked"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
+      <td><a href=${link(chosen === step.name ? undefined : step.name)}><b>${shown(step.name)}</b></a></td>
+      <td data-label="waits for" class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
+      <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>${step.bus ? html` <span class="quiet">on ${shown(step.bus)}</span>` : nothing}`}</td>
+      <td data-label="timeout" class="quiet">${step.timeout !== undefined ? shown(duration(step.timeout)) : step.external || step.task ? '–' : 'none'}</td>
+      <td data-label="attempts" class="quiet">${step.retry ? html`${step.retry.attempts}, pauses from ${shown(step.retry.backoff)}` : '1'}</td>
+      <td class="conditions">${settings(step).filter(([key]) => ['when', 'cancelWhen', 'onFailure', 'statusKey', 'statuses', 'skippedStatus', 'cancelledStatus', 'priority', 'replyUsers'].includes(key)).map(([key, value]) => html`<div><span class="quiet">${key}</span> <code>${shown(value)}</code></div>`)}</td>
+    </tr>`)}</tbody></table></div>`;
+}
