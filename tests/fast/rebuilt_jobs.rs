@@ -23,7 +23,7 @@ workflows:
 const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
 
 /// What is shown of a job that has ended. None of it depends on the time.
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 16] = [
     "",
     "?view=light",
     "/step/first",
@@ -33,6 +33,13 @@ const PATHS: [&str; 9] = [
     "/message",
     "/result",
     "/why",
+    "/step/each/items?format=map",
+    "/step/each/items?format=times",
+    "?at=2",
+    "?at=3&view=light",
+    "?at=1000000",
+    "/step/first?at=2",
+    "/step/each?at=9",
 ];
 
 /// A message whose record is too long for a read without a permit for its bytes.
@@ -101,14 +108,91 @@ fn the_cache_answers_as_the_journal_does_after_each_change_of_a_job() {
 
 /// Completes the child jobs of step `each`, once there are `count` that have not ended.
 async fn complete_items(api: &Api, count: usize) {
-    let running = format!("/api/job/{ID}/children?step=each&state=running&limit=100");
+    complete_items_but(api, count, 0).await;
+}
+
+/// Completes the first child jobs of step `each`, once there are `count` that have not ended. The
+/// last ones go on.
+async fn complete_items_but(api: &Api, count: usize, last: usize) {
+    let running = format!("/api/job/{ID}/children?step=each&state=running&limit=1000");
     let is_whole =
         |page: &serde_json::Value| page["children"].as_array().map(Vec::len) == Some(count);
     let page = api.until(&running, is_whole).await;
-    for child in page["children"].as_array().expect("a list") {
+    for child in page["children"].as_array().expect("a list").iter().take(count - last) {
         let path = format!("/api/job/{}/step/work", child["job"].as_str().expect("an id"));
         api.post_until_accepted(&path, r#"{"item":1}"#).await;
     }
+}
+
+/// Asserts that the first call of each of these paths inserts so many values into the cache, and the
+/// second none.
+async fn assert_kept(api: &Api, paths: &[(&str, u64)]) {
+    let jobs = &api.state().rebuilt_jobs;
+    for (path, expected) in paths {
+        let path = format!("/api/job/{ID}{path}");
+        let mut bodies = Vec::new();
+        for expected in [*expected, 0] {
+            let before = jobs.inserted();
+            let answer = api.get(&path, &[]).await;
+            assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
+            assert_eq!(jobs.inserted() - before, expected, "{path}");
+            bodies.push(answer.body);
+        }
+        assert!(bodies[0] == bodies[1], "{path}");
+    }
+}
+
+#[test]
+fn the_items_and_the_past_of_an_ended_job_are_read_once() {
+    const ITEMS: usize = 1_000;
+    actix_rt::System::new().block_on(async {
+        let manager = TestManager::with(WORKFLOW).await;
+        let api = Api::new(&manager).await;
+        let job = format!("/api/job/{ID}");
+        let items: Vec<usize> = (0..ITEMS).collect();
+        let output = json!({ "items": items }).to_string();
+        api.create_job(&format!("two?id={ID}"), &long_message("some text")).await;
+        api.post_until_accepted(&format!("{job}/step/first"), &output).await;
+        complete_items(&api, ITEMS).await;
+        until_read_from_journal(&manager, &api, "completed").await;
+        // Its end is committed behind its last answer.
+        let settled = async || {
+            let before = api.state().rebuilt_jobs.inserted();
+            api.get(&format!("{job}?view=light"), &[]).await;
+            api.state().rebuilt_jobs.inserted() == before
+        };
+        support::waits::until_async("the job is kept", settled).await;
+        let kept = [
+            ("/step/each/items?format=map", 1),
+            ("/step/each/items?format=times", 1),
+            ("?at=700", 1),
+            ("?at=700&view=light", 0),
+            // The job after that entry is kept already, its attempts are not.
+            ("/step/each?at=700", 1),
+            ("/step/each?at=900", 2),
+            ("/step/each?at=300", 2),
+        ];
+        assert_kept(&api, &kept).await;
+        let paths = kept.map(|(path, _)| path);
+        assert_same_answers(&manager, &api, &paths, "completed").await;
+
+        // Run again: the items of before say nothing about those of now.
+        api.post_until_accepted(&format!("{job}/rerun?step=each"), "").await;
+        complete_items_but(&api, ITEMS, 500).await;
+        api.post_until_accepted(&format!("{job}/cancel"), "").await;
+        until_read_from_journal(&manager, &api, "cancelled").await;
+        let is_cut_off = |page: &serde_json::Value| page["children"] == json!([]);
+        let running = format!("{job}/children?step=each&state=running&limit=10");
+        api.until(&running, is_cut_off).await;
+        assert_same_answers(&manager, &api, &paths, "run again, and cancelled").await;
+        let map = api.get(&format!("{job}/step/each/items?format=map"), &[]).await.body;
+        assert_eq!(map.iter().filter(|byte| **byte != 0b1010_1010).count(), 125, "cut off");
+        assert_kept(&api, &[("?at=700", 0), (paths[0], 0), (paths[1], 0)]).await;
+
+        api.request(actix_web::http::Method::DELETE, &format!("{job}?erase=true"), &[], "").await;
+        assert_same_answers(&manager, &api, &paths, "erased").await;
+        manager.stop().await;
+    });
 }
 
 #[test]

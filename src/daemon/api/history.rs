@@ -76,10 +76,10 @@ pub(super) async fn get_job_at(
     let read = reads::with_job_at_entry(api, id, entry_number, move |job_at_entry, response| {
         match job_at_entry {
             JobAtEntry::Found { job, at } if is_light => {
-                response.write_json(&JobView::light(&job, at))
+                response.write_json(&JobView::light(job, *at))
             }
-            JobAtEntry::Found { job, at } => response.write_json(&JobView::whole(&job, at)),
-            JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, entry_number, entries)),
+            JobAtEntry::Found { job, at } => response.write_json(&JobView::whole(job, *at)),
+            JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, entry_number, *entries)),
         }
     });
     let ((), response) = read.await?;

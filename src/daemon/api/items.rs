@@ -5,15 +5,20 @@ use super::active_jobs;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, page_bytes, truncate};
+use super::rebuilt_jobs::{ItemsFormat, MANY_ITEMS};
 use super::resolve::parse_job_id;
 use super::route::*;
 use super::step::find_step;
+use super::step_items::{SettledItems, StepItems};
 use crate::api::state::ApiState;
 use crate::view::{ItemMap, ItemTimes, ItemsView};
 use actix_web::{HttpResponse, web};
+use bytes::Bytes;
 use engine::text::quote;
 use engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex, Timestamp};
-use journal::{ChildCursor, ChildFilter, ItemRow, JournalError, ParentRecord, Records};
+use journal::{
+    ChildCursor, ChildFilter, ItemRow, JournalError, ParentRecord, RecordVersion, Records,
+};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
@@ -112,22 +117,7 @@ async fn respond_map(
             .content_type(mime::APPLICATION_OCTET_STREAM)
             .body(map.into_bytes()));
     }
-    // The job keeps only counts for an ended step. Its child jobs have the states.
-    let read = reads::with_job(api, id, move |stored, _| {
-        let (step, fan_out) = find_fan_out(&stored.job, &name)?;
-        Ok((step, fan_out.items(), stored.job.items_end(step)))
-    });
-    let ((step, item_count, step_ended), _) = read.await?;
-    let bytes = ItemMap::byte_len(item_count);
-    let read = reads::write_response(api, bytes, move |reader, response| {
-        let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut map = ItemMap::new(item_count);
-        reader.for_each_item(&parent, step, &mut |row| {
-            map.set(row.item, to_item_state(&row, step_ended))
-        })?;
-        response.write_bytes(&map.into_bytes())
-    });
-    Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
+    respond_from_journal(api, id, name, ItemsFormat::Map).await
 }
 
 /// Responds with the times at which the child job of each item began and ended.
@@ -136,26 +126,90 @@ async fn respond_times(
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
-    let find_start = |job: &Job, name: &str| {
-        let (step, fan_out) = find_fan_out(job, name)?;
-        let started = job.step(step).started.unwrap_or(job.origin().created);
-        Ok::<_, Problem>((step, fan_out.items(), started))
-    };
     let step_name = name.clone();
-    let inspection = active_jobs::inspect_job(api, id, move |job| find_start(job, &step_name));
-    let (step, item_count, started) = match inspection.await {
-        Some(start) => start?,
-        None => reads::with_job(api, id, move |stored, _| find_start(&stored.job, &name)).await?.0,
+    let inspection = active_jobs::inspect_job(api, id, move |job| {
+        let (step, fan_out) = find_fan_out(job, &step_name)?;
+        Ok::<_, Problem>(StepItems::new(job, step, fan_out))
+    });
+    match inspection.await {
+        Some(items) => respond_from_rows(api, id, items?, None, ItemsFormat::Times).await,
+        None => respond_from_journal(api, id, name, ItemsFormat::Times).await,
+    }
+}
+
+/// Responds with the map or the times of the items of a job that no actor has. Of a job that has
+/// ended they may be cached.
+async fn respond_from_journal(
+    api: &Arc<ApiState>,
+    id: JobId,
+    name: String,
+    format: ItemsFormat,
+) -> Result<HttpResponse, Problem> {
+    let jobs = api.rebuilt_jobs.clone();
+    let read = reads::with_job(api, id, move |stored, response| {
+        let job = &stored.job;
+        let (step, fan_out) = find_fan_out(job, &name)?;
+        let items = StepItems::new(job, step, fan_out);
+        let is_cacheable = job.state().is_ended() && items.count >= MANY_ITEMS;
+        let version = is_cacheable.then(|| stored.version());
+        let cached = version.and_then(|version| jobs.find_items((id, step), format, version));
+        if let Some(bytes) = cached {
+            response.write_bytes(&bytes)?;
+            return Ok(None);
+        }
+        let settled = version.map(|version| (version, SettledItems::new(&items, fan_out)));
+        Ok(Some((items, settled)))
+    });
+    match read.await? {
+        (None, response) => Ok(response.into_response_with(mime::APPLICATION_OCTET_STREAM)),
+        (Some((items, settled)), _) => respond_from_rows(api, id, items, settled, format).await,
+    }
+}
+
+/// Responds with the map or the times of items from the rows of their child jobs: the job keeps
+/// only counts for an ended step. Caches them for this version of the record if `settled` finds that
+/// no child job changes any more.
+async fn respond_from_rows(
+    api: &Arc<ApiState>,
+    id: JobId,
+    items: StepItems,
+    mut settled: Option<(RecordVersion, SettledItems)>,
+    format: ItemsFormat,
+) -> Result<HttpResponse, Problem> {
+    let jobs = api.rebuilt_jobs.clone();
+    let bytes = match format {
+        ItemsFormat::Map => ItemMap::byte_len(items.count),
+        ItemsFormat::Times => ItemTimes::byte_len(items.count),
     };
-    let read =
-        reads::write_response(api, ItemTimes::byte_len(item_count), move |reader, response| {
-            let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-            let mut times = ItemTimes::new(item_count, started);
-            reader.for_each_item(&parent, step, &mut |row| {
-                times.set(row.item, row.created, row.ended)
-            })?;
-            response.write_bytes(&times.into_bytes())
-        });
+    let read = reads::write_response(api, bytes, move |reader, response| {
+        let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let mut for_each = |set: &mut dyn FnMut(&ItemRow)| {
+            reader.for_each_item(&parent, items.step, &mut |row| {
+                if let Some((_, settled)) = &mut settled {
+                    settled.add(&row);
+                }
+                set(&row);
+            })
+        };
+        let bytes: Bytes = match format {
+            ItemsFormat::Map => {
+                let mut map = ItemMap::new(items.count);
+                for_each(&mut |row| map.set(row.item, to_item_state(row, items.ended)))?;
+                map.into_bytes()
+            }
+            ItemsFormat::Times => {
+                let mut times = ItemTimes::new(items.count, items.started);
+                for_each(&mut |row| times.set(row.item, row.created, row.ended))?;
+                times.into_bytes()
+            }
+        }
+        .into();
+        response.write_bytes(&bytes)?;
+        if let Some((version, _)) = settled.filter(|(_, settled)| settled.are_all()) {
+            jobs.insert_items((id, items.step), format, version, bytes);
+        }
+        Ok(())
+    });
     Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 

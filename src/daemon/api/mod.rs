@@ -51,6 +51,7 @@ pub mod state;
 mod status;
 mod step;
 mod step_down;
+mod step_items;
 pub mod token;
 mod topic;
 mod trends;

@@ -4,7 +4,7 @@
 //! So a running read never waits for a permit, and reads cannot deadlock.
 
 use super::problem::Problem;
-use super::rebuilt_jobs::RebuiltJob;
+use super::rebuilt_jobs::{RebuiltJob, RebuiltJobAtEntry};
 use crate::api::state::ApiState;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::http::header::{self, HeaderMap};
@@ -126,18 +126,30 @@ where
     with_loaded_job(api, id, loader, view).await
 }
 
-/// Applies `view` to the job with this id as it was after an entry of its record.
+/// Applies `view` to the job with this id as it was after an entry of its record. It may be cached.
 pub(super) async fn with_job_at_entry<T: Send + 'static>(
     api: &Arc<ApiState>,
     id: JobId,
     entry_number: u64,
-    view: impl FnOnce(JobAtEntry, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
+    view: impl FnOnce(&JobAtEntry, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, BufferedResponse), Problem> {
-    let load = move |reader: &dyn Records| {
-        reader.load_job_at_entry(id, entry_number)?.ok_or_else(|| Problem::unknown_job(id))
+    let (jobs, cached_jobs) = (api.rebuilt_jobs.clone(), api.rebuilt_jobs.clone());
+    let loader = JobLoader {
+        find: move |reader: &dyn Records| {
+            let job = cached_jobs.find_job_at_entry(reader, id, entry_number)?;
+            Ok(job.map(|job| (job.bytes * RENDERED_CACHED_FACTOR, job)))
+        },
+        load_small: move |reader: &dyn Records| {
+            let found = reader.load_job_at_entry(id, entry_number)?;
+            let found = found.ok_or_else(|| Problem::unknown_job(id))?;
+            Ok(Arc::new(RebuiltJobAtEntry::from(found)))
+        },
+        load_large: move |reader: &dyn Records| {
+            let job = jobs.load_job_at_entry(reader, id, entry_number)?;
+            job.ok_or_else(|| Problem::unknown_job(id))
+        },
     };
-    let loader = JobLoader { find: |_: &dyn Records| Ok(None), load_small: load, load_large: load };
-    with_loaded_job(api, id, loader, view).await
+    with_loaded_job(api, id, loader, |job, response| view(&job.found, response)).await
 }
 
 /// How a job is loaded.

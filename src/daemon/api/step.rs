@@ -6,7 +6,7 @@ use super::history::{self, PAGE_BYTES_MAX};
 use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, ByteRange};
-use super::rebuilt_jobs::LONG_RECORD_ENTRIES;
+use super::rebuilt_jobs::{AttemptRange, LONG_RECORD_ENTRIES};
 use super::resolve::parse_job_id;
 use super::route::*;
 use crate::api::state::ApiState;
@@ -15,7 +15,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use base::clock;
 use engine::text::{did_you_mean, quote};
 use engine::{Graph, Job, JobId, Message, StepIndex};
-use journal::{JobAtEntry, Records};
+use journal::{JobAtEntry, RecordVersion, Records};
 use serde_json::json;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -65,10 +65,10 @@ async fn get_step(
                 match job_at_entry {
                     JobAtEntry::Found { job, at } => {
                         let step = find_step(job.graph(), id, &name)?;
-                        response.write_json(&StepDetail::new(&job, step, attempts, at))
+                        response.write_json(&StepDetail::new(job, step, attempts, *at))
                     }
                     JobAtEntry::NoSuchEntry { entries } => {
-                        Err(history::unknown_entry(id, entry_number, entries))
+                        Err(history::unknown_entry(id, entry_number, *entries))
                     }
                 }
             });
@@ -92,7 +92,7 @@ async fn get_step(
 }
 
 /// Loads the attempts of a step from the job's entries, up to and including the entry with the
-/// number `last_entry`. `None`: from all entries, or from those after the ones that are cached.
+/// number `last_entry`. `None`: from all entries. Those that are cached are not read again.
 async fn load_attempts(
     api: &Arc<ApiState>,
     id: JobId,
@@ -103,20 +103,21 @@ async fn load_attempts(
     let read = reads::read_with_permit(api, move |reader| {
         let job = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let step = find_step(job.graph(), id, &name)?;
-        let mut attempts = AttemptHistory::for_step(step);
-        if let Some(last_entry) = last_entry {
-            apply_entries(reader, id, &mut attempts, 0..=last_entry)?;
-            return Ok(attempts);
-        }
-        let version = reader.record_version(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut after = 0;
-        if let Some((cached, entries)) = jobs.find_attempts(id, step, version) {
-            (attempts, after) = (cached, entries);
-        }
+        let current = reader.record_version(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let (range, version) = match last_entry {
+            None => (AttemptRange::All, current),
+            Some(last_entry) => {
+                let entries = last_entry.min(current.entries);
+                (AttemptRange::First, RecordVersion { entries, ..current })
+            }
+        };
+        let (mut attempts, after) = jobs
+            .find_attempts((id, step), range, version)
+            .unwrap_or_else(|| (AttemptHistory::for_step(step), 0));
         if after < version.entries {
             apply_entries(reader, id, &mut attempts, after..=version.entries)?;
-            if version.entries >= LONG_RECORD_ENTRIES {
-                jobs.insert_attempts((id, step), version, &attempts);
+            if current.entries >= LONG_RECORD_ENTRIES {
+                jobs.insert_attempts((id, step), range, version, &attempts);
             }
         }
         Ok(attempts)

@@ -73,6 +73,13 @@ impl ItemMap {
         }
     }
 
+    /// Returns the state of an item; waiting beyond the end of the map.
+    pub(crate) fn get(&self, item: u32) -> ItemState {
+        let index = item as usize;
+        let byte = self.0.get(index / ITEMS_PER_BYTE).copied().unwrap_or_default();
+        from_bits(byte >> (BITS_PER_ITEM * (index % ITEMS_PER_BYTE)))
+    }
+
     /// Returns the bytes of the map.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
@@ -151,6 +158,16 @@ fn to_bits(state: ItemState) -> u8 {
     }
 }
 
+/// Returns the state in the lowest [`BITS_PER_ITEM`] bits.
+fn from_bits(bits: u8) -> ItemState {
+    match bits & 0b11 {
+        0 => ItemState::Waiting,
+        1 => ItemState::Running,
+        2 => ItemState::Completed,
+        _ => ItemState::Failed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +183,10 @@ mod tests {
             map.set(item, state);
         }
         map.set(8, Failed);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 8].map(|item| map.get(item)),
+            [Running, Completed, Failed, Waiting, Failed, Waiting, Waiting]
+        );
         assert_eq!(map.into_bytes(), [0b0011_1001, 0b11]);
         assert_eq!([0, 1, 4, 5].map(ItemMap::byte_len), [0, 1, 1, 2]);
     }
