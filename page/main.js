@@ -65,7 +65,8 @@ connection.forbidden = () => {
 };
 startRouter(viewFor);
 listenToKeys();
-void workflows.refresh();
+// The view that is opened may have asked already.
+if (!workflows.loading) void workflows.refresh();
 workflows.every(5000);
 // Whether it can do its work is told above every view; it is asked as soon as it answers anything.
 manager.every(3000);
