@@ -4,7 +4,7 @@ import { link } from './route.js';
 
 const UUID = /^(?:urn:uuid:)?\{?([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\}?$/i;
 
-export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'schedule', 'label', 'reasonId', 'vhost', 'parent', 'order'];
+export const KEYS = ['workflow', 'state', 'after', 'before', 'endedAfter', 'endedBefore', 'id', 'schedule', 'label', 'reasonId', 'failedItems', 'vhost', 'parent', 'order'];
 
 /** The beginnings of words whose rest is a name: of a step, of a column. */
 export const NAMED = ['status.', 'column.'];
@@ -17,6 +17,7 @@ export function filterOptions(filters) {
   return filters.flatMap(([key, value]) => {
     const named = NAMED.find((beginning) => key.startsWith(beginning));
     if (named) return [`--${named.slice(0, -1)}`, `${key.slice(named.length)}=${value}`];
+    if (key === 'failedItems') return value === 'true' ? ['--failed-items'] : [];
     return [`--${key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`, value];
   });
 }
@@ -81,6 +82,6 @@ export function completions(text, workflows) {
   }
   const key = word.slice(0, colon);
   const value = word.slice(colon + 1);
-  const values = key === 'workflow' ? workflows : key === 'state' ? ['running', 'paused', 'failed', 'completed', 'cancelled'] : key === 'after' || key === 'before' || key === 'endedAfter' || key === 'endedBefore' ? ['1h', '24h', '7d'] : key === 'order' ? ['newest', 'oldest'] : [];
+  const values = key === 'workflow' ? workflows : key === 'state' ? ['running', 'paused', 'failed', 'completed', 'cancelled'] : key === 'after' || key === 'before' || key === 'endedAfter' || key === 'endedBefore' ? ['1h', '24h', '7d'] : key === 'order' ? ['newest', 'oldest'] : key === 'failedItems' ? ['true'] : [];
   return values.filter((known) => known.startsWith(value) && known !== value).map((known) => `${before}${key}:${known}`);
 }

@@ -43,11 +43,15 @@ export function openBulk(filters, done, marked) {
   let reason = '';
   /** From which step on, for those that are run again. */
   let step = '';
+  /** Whether only the failed items of that step are run again. */
+  let failedItems = filters.some(([key]) => key === 'failedItems');
   /** @type {{ matched: number, done: number, refused: number, refusals: { job: string, reason: string }[], over: boolean, stop: boolean } | undefined} */
   let run;
 
+  /** What only a rerun takes. @returns {[string, string][]} */
+  const from = () => (chosen !== 'rerun' ? [] : failedItems ? [['step', step], ['items', 'failed']] : [['step', step]]);
   /** @returns {[string, string][]} */
-  const asked = () => (chosen === 'rerun' ? [...filters, ['step', step]] : filters);
+  const asked = () => [...filters, ...from()];
   /** Nothing is left of an erased job that could tell it. @returns {[string, string][]} */
   const why = () => (chosen !== 'delete' && reason.trim() ? [['reason', reason.trim()]] : []);
 
@@ -97,7 +101,7 @@ export function openBulk(filters, done, marked) {
           now.matched += 1;
           try {
             if (chosen === 'delete') await act('DELETE', ['job', id], { erase: true });
-            else await act('POST', ['job', id, chosen], [...(chosen === 'rerun' ? [/** @type {[string, string]} */ (['step', step])] : []), ...why()]);
+            else await act('POST', ['job', id, chosen], [...from(), ...why()]);
             now.done += 1;
           } catch (error) {
             now.refused += 1;
@@ -136,7 +140,7 @@ export function openBulk(filters, done, marked) {
       ${marked ? nothing : html`<p class="row">${words()}</p>`}
       <div class="choices bulk-choices" role="group" aria-label="Operation">${Object.entries(OPERATIONS).filter(([name]) => name !== 'delete' || may('admin')).map(([name, { label }]) => html`<button class="chip" aria-pressed=${chosen === name ? 'true' : 'false'} ?disabled=${run !== undefined} @click=${() => look(/** @type {keyof typeof OPERATIONS} */ (name))}>${label}</button>`)}</div>
       ${chosen ? html`<p class="quiet">${OPERATIONS[chosen].says} Jobs in other states are refused and stay as they are.</p>` : html`<p class="quiet">Choose an operation: the manager says first what it would do.</p>`}
-      ${chosen === 'rerun' && !run ? html`<form class="row" @submit=${(/** @type {SubmitEvent} */ event) => { event.preventDefault(); step = String(new FormData(/** @type {HTMLFormElement} */ (event.currentTarget)).get('step') ?? '').trim(); void look('rerun'); }}><label class="label" for="bulk-step">From which step</label><input class="field" id="bulk-step" name="step" required autocomplete="off" spellcheck="false" .value=${step}><button class="button">Look</button></form>` : nothing}
+      ${chosen === 'rerun' && !run ? html`<form class="row" @submit=${(/** @type {SubmitEvent} */ event) => { event.preventDefault(); const form = new FormData(/** @type {HTMLFormElement} */ (event.currentTarget)); step = String(form.get('step') ?? '').trim(); failedItems = form.has('items'); void look('rerun'); }}><label class="label" for="bulk-step">From which step</label><input class="field" id="bulk-step" name="step" required autocomplete="off" spellcheck="false" .value=${step}><label class="row"><input type="checkbox" name="items" .checked=${failedItems}>Only its failed items</label><button class="button">Look</button></form>` : nothing}
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
       ${chosen && !dry && !problem && (chosen !== 'rerun' || step) ? html`<div class="waiting-lines"><i></i><i></i></div>` : nothing}
       ${dry && !run ? preview() : nothing}
@@ -152,7 +156,7 @@ export function openBulk(filters, done, marked) {
       ${jobs.length ? html`<ul class="facts-list bulk-list">${jobs.map((job) => html`<li>${badge(job.state)}<a href=${link(['job', job.job])}>${named(job.label, job.job)}</a><span>${shown(job.workflow)}</span><span class="quiet">${moment(job.created, { relative: false })}</span></li>`)}</ul>` : nothing}
       ${chosen === 'delete' ? nothing : html`<div class="dialog-form ask-why">${whyField((text) => { reason = text; })}</div>`}
       <label class="row bulk-typed">Type <b>${matched}</b> to go on <input class="field" inputmode="numeric" autocomplete="off" .value=${typed} @input=${(/** @type {InputEvent} */ event) => { typed = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></label>
-      <details class="as-command"><summary>The same for a shell</summary><div class="command"><code>${shown(curl('POST', ['jobs', chosen], asked()))}</code><button class="tool" aria-label="Copy" @click=${() => copied(curl('POST', ['jobs', chosen ?? ''], asked()), 'Command')}>${icon('copy')}</button></div>${filters.length ? html`<div class="command"><code>${shown(command(chosen, ...(chosen === 'rerun' ? ['--step', step] : []), ...filterOptions(filters)))}</code></div>` : nothing}</details>`;
+      <details class="as-command"><summary>The same for a shell</summary><div class="command"><code>${shown(curl('POST', ['jobs', chosen], asked()))}</code><button class="tool" aria-label="Copy" @click=${() => copied(curl('POST', ['jobs', chosen ?? ''], asked()), 'Command')}>${icon('copy')}</button></div>${filters.length ? html`<div class="command"><code>${shown(command(chosen, ...filterOptions([...from(), ...filters])))}</code></div>` : nothing}</details>`;
   }
 
   function progress() {

@@ -145,6 +145,28 @@ export function rerun(job, steps, step, done) {
 
 /**
  * @param {Job} job
+ * @param {StepDefinition[] | undefined} steps
+ * @param {string} step
+ * @param {number} failed how many of its items
+ * @param {() => void} done
+ */
+export function rerunItems(job, steps, step, failed, done) {
+  const id = job.uuid;
+  const items = counted(failed, 'failed item');
+  const dependents = steps ? after(steps, step).filter((name) => name !== step) : [];
+  ask({
+    title: `Run the ${items} of ${step} again?`,
+    text: html`<p>The child jobs of these items go on from what failed; what the other items gave is kept. Then the list is gathered anew, and all that depends on the step is run again.</p>${dependents.length ? html`<p>${counted(dependents.length, 'step')} will be done again:</p><ol class="facts-list">${dependents.slice(0, 30).map((name) => html`<li><b>${shown(name)}</b></li>`)}${dependents.length > 30 ? html`<li>… ${dependents.length - 30} more</li>` : nothing}</ol>` : nothing}`,
+    button: `Run ${items} again`,
+    danger: true,
+    shell: [command('rerun', id, '--step', step, '--items', 'failed'), curl('POST', ['job', id, 'rerun'], { step, items: 'failed' })],
+    why: true,
+    run: (reason) => carryOut(`${items} of ${step} run again`, () => act('POST', ['job', id, 'rerun'], { step, items: 'failed', reason }), done),
+  });
+}
+
+/**
+ * @param {Job} job
  * @param {Step} step
  * @param {() => void} done
  */

@@ -13,7 +13,7 @@ import { badge, sign } from '../lib/states.js';
 import { bytes, count, counted, share, shortId, shown } from '../lib/text.js';
 import { ago, duration, millis, moment, nanos, span } from '../lib/time.js';
 import { childBar, doneOf } from './job-graph.js';
-import { byHand, redispatch, rerun } from './job-operations.js';
+import { byHand, redispatch, rerun, rerunItems } from './job-operations.js';
 import { Payload } from './payload.js';
 
 /** @import { Attempt, Child, Definition, Job, Step, StepDefinition, StepDetail } from '../lib/types.js' */
@@ -180,11 +180,14 @@ export class StepPanel {
     const ended = ['completed', 'failed', 'cancelled'].includes(job.state);
     const hand = running && !step.children;
     const again = ended && !job.parent && step.state !== 'waiting';
+    const settled = step.children && ['completed', 'failed'].includes(step.state);
+    const failed = again && settled && step.children ? (step.children.items ?? 0) - doneOf(step.children) : 0;
     const lost = running && !step.children && !step.external && !step.retryAt;
     if (!may() || (!hand && !again && !lost)) return nothing;
     return html`<footer class="panel-foot">
       ${hand ? html`<button class="button ${step.external ? 'primary' : ''}" ?disabled=${past} @click=${() => byHand(job, step, own, 'result', done)}>Complete by hand…</button><button class="button" ?disabled=${past} @click=${() => byHand(job, step, own, 'error', done)}>Fail…</button>` : nothing}
       ${lost ? html`<button class="button" ?disabled=${past} @click=${() => redispatch(job, step, done)}>Send again…</button>` : nothing}
+      ${failed ? html`<button class="button" ?disabled=${past} @click=${() => rerunItems(job, defined, step.name, failed, done)}>${icon('retry')}Run the ${counted(failed, 'failed item')} again…</button>` : nothing}
       ${again ? html`<button class="button" ?disabled=${past} @click=${() => rerun(job, defined, step.name, done)}>${icon('retry')}Run again from here…</button>` : nothing}
     </footer>`;
   }

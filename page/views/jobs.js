@@ -29,7 +29,7 @@ import { openSave, savedList } from './saved.js';
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'label', 'reasonId', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
+const FILTERS = ['workflow', 'vhost', 'state', 'id', 'schedule', 'label', 'reasonId', 'failedItems', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
 
 /**
  * The part of an address that says which jobs are meant.
@@ -196,13 +196,16 @@ class JobsView {
     const workflow = query.get('workflow') ?? '';
     const after = query.get('after') ?? '';
     const known = ['', '1h', '24h', '7d'];
-    const more = filtersOf(query).filter(([key]) => !['workflow', 'state', 'after'].includes(key));
+    const more = filtersOf(query).filter(([key]) => !['workflow', 'state', 'after', 'failedItems'].includes(key));
+    const withFailed = query.get('failedItems') === 'true';
+    const failedItems = withFailed ? '' : 'true';
     return html`<div class="filters" role="search" aria-label="Filters">
       <div class="states" role="group" aria-label="State">${JOB_STATES.map((state) => {
         const on = states.has(state);
         const next = this.#less ? (on ? [] : [state]) : JOB_STATES.filter((other) => (other === state ? !on : states.has(other)));
         return html`<a class="chip-state ${state}" role="button" aria-pressed=${on ? 'true' : 'false'} href=${changed(this.#route, { state: next.join(','), cursor: undefined })} @keydown=${(/** @type {KeyboardEvent} */ event) => { if (event.key === ' ') { event.preventDefault(); set({ state: next.join(',') }); } }}>${sign(state)}${state}</a>`;
       })}</div>
+      <a class="chip" role="button" aria-pressed=${withFailed ? 'true' : 'false'} title="Completed jobs of which items have failed" href=${changed(this.#route, { failedItems, cursor: undefined })} @keydown=${(/** @type {KeyboardEvent} */ event) => { if (event.key === ' ') { event.preventDefault(); set({ failedItems }); } }}>with failed items</a>
       <select class="field" aria-label="Workflow" @change=${(/** @type {Event} */ event) => set({ workflow: /** @type {HTMLSelectElement} */ (event.target).value })}>
         <option value="" .selected=${live(workflow === '')}>All workflows</option>
         ${[...new Set([...names, ...(workflow ? [workflow] : [])])].map((name) => html`<option value=${name} .selected=${live(name === workflow)}>${plain(name)}</option>`)}

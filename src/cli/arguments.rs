@@ -184,6 +184,9 @@ pub(crate) enum ClientCommand {
         /// The step
         #[arg(long)]
         step: String,
+        /// Run only the failed items of the step again: what its other items gave is kept
+        #[arg(long, value_parser = ["failed"])]
+        items: Option<String>,
         #[command(flatten)]
         jobs: OperateArguments,
     },

@@ -183,20 +183,21 @@ fn run_client_command(
         ClientCommand::Reload { client } => operate::reload(&client, out)?,
         ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
         ClientCommand::Reasons(arguments) => reasons::list_reasons(&arguments, out)?,
-        ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
+        ClientCommand::Cancel(jobs) => return operate::operate("cancel", &[], &jobs, out),
         ClientCommand::Pause(PauseArguments { jobs, subject }) => match subject {
             Some(subject) => controls::pause(subject, out)?,
-            None => return operate::operate("pause", None, &jobs, out),
+            None => return operate::operate("pause", &[], &jobs, out),
         },
         ClientCommand::Resume(ResumeArguments { jobs, subject }) => match subject {
             Some(subject) => controls::resume(subject, out)?,
-            None => return operate::operate("resume", None, &jobs, out),
+            None => return operate::operate("resume", &[], &jobs, out),
         },
-        ClientCommand::Retry(jobs) => return operate::operate("retry", None, &jobs, out),
-        ClientCommand::Rerun { step, jobs } => {
-            return operate::operate("rerun", Some(&step), &jobs, out);
+        ClientCommand::Retry(jobs) => return operate::operate("retry", &[], &jobs, out),
+        ClientCommand::Rerun { step, items, jobs } => {
+            let parameters = [("step", Some(step)), ("items", items)];
+            return operate::operate("rerun", &parameters, &jobs, out);
         }
-        ClientCommand::Delete(jobs) => return operate::operate("delete", None, &jobs, out),
+        ClientCommand::Delete(jobs) => return operate::operate("delete", &[], &jobs, out),
         ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out)?,
         ClientCommand::Complete(arguments) => operate::complete(&arguments, out)?,
         ClientCommand::History(arguments) => history::print_history(&arguments, out)?,

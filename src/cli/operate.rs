@@ -172,10 +172,11 @@ pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result
 }
 
 /// Runs `cancel`, `pause`, `resume`, `retry`, `rerun` or `delete`, on one job or on all that match
-/// a filter. `step` is given for `rerun` only. The exit code is 1 if any job refuses.
+/// a filter. `parameters` are those that only this operation has. The exit code is 1 if any job
+/// refuses.
 pub(super) fn operate(
     operation: &str,
-    step: Option<&str>,
+    parameters: &[(&str, Option<String>)],
     arguments: &OperateArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
@@ -184,10 +185,11 @@ pub(super) fn operate(
         let text = "--reason: a deletion keeps none, for nothing is left that could tell it";
         return Err(ClientError::Usage(text.to_owned()));
     }
-    let optional_parameters = [("step", step), ("reason", arguments.reason.as_deref())];
-    let parameters: Vec<(String, String)> = optional_parameters
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
+    let reason = ("reason", arguments.reason.clone());
+    let parameters: Vec<(String, String)> = parameters
+        .iter()
+        .chain([&reason])
+        .filter_map(|(key, value)| Some(((*key).to_owned(), value.clone()?)))
         .collect();
     let Some(id) = &arguments.id else {
         let FilterArguments {
@@ -198,6 +200,7 @@ pub(super) fn operate(
             column,
             label,
             reason_id,
+            failed_items,
             after,
             before,
             limit: _,
@@ -209,12 +212,14 @@ pub(super) fn operate(
             && column.is_empty()
             && label.is_none()
             && reason_id.is_none()
+            && !failed_items
             && after.is_none()
             && before.is_none()
         {
             let text = format!(
                 "{operation} needs a job's id, or a filter for several: --workflow, --state, \
-                 --status, --schedule, --column, --label, --reason-id, --after or --before"
+                 --status, --schedule, --column, --label, --reason-id, --failed-items, --after or \
+                 --before"
             );
             return Err(ClientError::Usage(text));
         }
@@ -469,6 +474,7 @@ fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
             .into_iter()
             .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
     );
+    query.extend(filter.failed_items.then(|| ("failedItems".to_owned(), "true".to_owned())));
     query.extend(
         filter
             .status

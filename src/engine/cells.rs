@@ -257,7 +257,7 @@ mod tests {
         let decision = reply(&mut job, "b", "{}");
         assert_eq!(render(&decision.cells), "", "b changes no column");
         assert_eq!(render_all(&job), "label=\"Order 4711\" order=4711 vip=true total=12.5");
-        let rerun = crate::Operation::Rerun { step: "a".to_owned() };
+        let rerun = crate::Operation::Rerun { step: "a".to_owned(), only_failed_items: false };
         let decision =
             job.handle_input(Input::from_request(rerun), &context()).expect("it is rerun");
         assert_eq!(render(&decision.cells), "total=null", "the output is gone");

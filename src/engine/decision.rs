@@ -31,6 +31,8 @@ pub struct Decision {
     pub statuses: Vec<(StepIndex, Arc<str>)>,
     /// The cells of the label and the columns that may have changed. Empty for a child job.
     pub cells: CellChanges,
+    /// Whether the job has completed although items of it have failed.
+    pub has_failed_items: bool,
     /// Whether nothing is left to do for the job (see [`Job::is_closed`]), so that its actor may
     /// stop. An operation or a call may still need the job.
     pub closed: bool,
@@ -144,6 +146,7 @@ impl Decision {
         previous_tickets: &[(StepIndex, u64)],
     ) -> Decision {
         self.state = (job.state != previous_state).then_some(job.state);
+        self.has_failed_items = job.has_failed_items();
         self.closed = job.is_closed();
         let demands = job.changed_demands(previous_tickets);
         self.effects.extend(demands.into_iter().map(|(step, demand)| Effect::Demand(step, demand)));

@@ -108,6 +108,10 @@ pub enum JobEntry {
         /// The new deadline; `None`: no deadline.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
+        /// Whether the step keeps the results of its child jobs, and runs only its items without
+        /// one again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        only_failed_items: bool,
     },
     /// The job was cancelled.
     Cancelled {
@@ -358,7 +362,7 @@ impl Entry {
     }
 
     /// Returns whether it is a rerun: a step and all steps that depend on it start again, and their
-    /// outputs are discarded.
+    /// outputs are discarded, but for the results of child jobs that the step may keep.
     pub fn is_rerun(&self) -> bool {
         matches!(self, Entry::Job(JobEntry::Rerun { .. }))
     }

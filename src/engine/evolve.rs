@@ -73,8 +73,12 @@ impl Job {
                 self.round = *round;
                 self.reopen(time, *deadline, &[]);
             }
-            JobEntry::Rerun { step, deadline } => {
-                let rerun_steps = self.with_dependents(*step);
+            JobEntry::Rerun { step, deadline, only_failed_items } => {
+                let mut rerun_steps = self.with_dependents(*step);
+                if *only_failed_items {
+                    rerun_steps.retain(|other| other != step);
+                    self.reopen_items(*step);
+                }
                 self.reopen(time, *deadline, &rerun_steps);
             }
             JobEntry::Cancelled { reason, .. } => {
@@ -385,6 +389,16 @@ impl Job {
         self.earlier_ends += 1;
         self.callers.mark_all_waiting();
         self.recount();
+    }
+
+    /// Makes an ended fan-out step start again, as a retry does: it keeps the results of its child
+    /// jobs.
+    fn reopen_items(&mut self, step: StepIndex) {
+        let run = &mut self.steps[step.as_usize()];
+        if let (Some(fan_out), Some(output)) = (&mut run.fan_out, &run.output) {
+            fan_out.reopen(output);
+        }
+        run.reset();
     }
 
     /// Returns a step and all steps that depend on it, directly or indirectly (breadth-first).

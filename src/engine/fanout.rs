@@ -24,6 +24,8 @@ pub struct FanOut {
     elements: Option<Elements>,
     /// The state of each item; empty once the step has completed.
     slots: Vec<Slot>,
+    /// Once the step has completed: the indices of the items without a result.
+    failed_items: Vec<u32>,
     /// The number of elements of the list.
     item_count: u32,
     /// The index of the next item to start. Items start in order.
@@ -160,6 +162,7 @@ impl FanOut {
             input,
             elements,
             slots: vec![Slot::NotStarted; item_count as usize],
+            failed_items: Vec::new(),
             item_count,
             next_index: 0,
             ended_count: 0,
@@ -199,6 +202,7 @@ impl FanOut {
         let element_bytes = if self.elements.is_some() { size_of::<(u32, u32)>() } else { 0 };
         self.slots.capacity() * (size_of::<Slot>() + element_bytes)
             + self.recorded_ids.capacity() * size_of::<(u32, JobId)>()
+            + self.failed_items.capacity() * size_of::<u32>()
             + self.rounds.capacity() * size_of::<(u32, u32)>()
             + self.used_ids.capacity() * size_of::<JobId>()
     }
@@ -220,10 +224,20 @@ impl FanOut {
             items: self.item_count,
             waiting: self.item_count - self.next_index,
             running: if is_over { 0 } else { active_count },
-            completed: self.ended_count - self.failed_count - self.cut_off_count,
+            completed: self.completed_count(),
             failed: self.failed_count,
             cancelled: self.cut_off_count + if is_over { active_count } else { 0 },
         }
+    }
+
+    /// Returns the number of child jobs that have completed.
+    fn completed_count(&self) -> u32 {
+        self.ended_count - self.failed_count - self.cut_off_count
+    }
+
+    /// Returns the number of items whose child jobs have not completed.
+    pub(super) fn without_result(&self) -> u32 {
+        self.item_count - self.completed_count()
     }
 
     /// Returns the number of results without the item key; each is `null` in the output's list.
@@ -505,15 +519,53 @@ impl FanOut {
     }
 
     /// Frees the memory that only a running fan-out needs. The counts, and the ids of the child
-    /// jobs, are kept.
+    /// jobs, are kept, and so is what [`FanOut::reopen`] needs of items that have failed. The
+    /// output shares its values.
     pub(super) fn free(&mut self) {
+        let has_result = |slot: &Slot| matches!(slot, Slot::Completed(_));
+        let slots = (0..).zip(&self.slots);
+        self.failed_items =
+            slots.filter(|(_, slot)| !has_result(slot)).map(|(index, _)| index).collect();
+        if self.failed_items.is_empty() {
+            self.other_values = HashMap::new();
+            self.rounds = HashMap::new();
+        } else {
+            let slots = &self.slots;
+            self.rounds.retain(|index, _| !has_result(&slots[*index as usize]));
+            self.rounds.shrink_to_fit();
+        }
         self.elements = None;
-        self.other_values = HashMap::new();
         self.used_ids = HashSet::new();
-        self.rounds = HashMap::new();
         self.slots = Vec::new();
         self.active_bytes = 0;
         self.gathered_bytes = 0;
+    }
+
+    /// Makes a fan-out that has completed with this output as it was before: the items without a
+    /// result have failed, and the others keep theirs.
+    pub(super) fn reopen(&mut self, output: &Message) {
+        let list = output.get(&self.keys.list_key).and_then(|list| Elements::parse(list).ok());
+        let result = |index: u32| {
+            list.as_ref().filter(|list| index < list.count()).map(|list| list.get(index))
+        };
+        self.slots = (0..self.item_count).map(|index| Slot::Completed(result(index))).collect();
+        for index in std::mem::take(&mut self.failed_items) {
+            self.slots[index as usize] = Slot::Failed;
+        }
+        if let ListValue::Items(elements) = ListValue::from_input(&self.input, &self.keys) {
+            self.elements = Some(elements);
+        }
+        let item_bytes = self.slots.iter().map(|slot| match slot {
+            Slot::Completed(Some(item)) => item.text().len(),
+            Slot::Completed(None)
+            | Slot::NotStarted
+            | Slot::Active
+            | Slot::Failed
+            | Slot::CutOff => 0,
+        });
+        let other_values = self.other_values.iter();
+        let other_bytes = other_values.map(|(key, (_, value))| key.len() + value.text().len());
+        self.gathered_bytes = item_bytes.sum::<usize>() + other_bytes.sum::<usize>();
     }
 }
 

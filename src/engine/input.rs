@@ -267,6 +267,9 @@ pub enum Operation {
     Rerun {
         /// The step's name.
         step: String,
+        /// Whether the step keeps the results of its child jobs, and runs only its items without
+        /// one again.
+        only_failed_items: bool,
     },
     /// Sends the message of a running step again, as the same attempt.
     Redispatch {

@@ -177,6 +177,24 @@ impl Job {
         Some(fan_out.counts(self.items_end(step).is_some()))
     }
 
+    /// Returns whether the job has completed although items of it have failed: the task tolerates
+    /// them, or the job goes on without the step.
+    pub fn has_failed_items(&self) -> bool {
+        self.state == JobState::Completed
+            && self.graph().indices().any(|step| self.has_failed_items_of(step))
+    }
+
+    /// Returns whether a step has ended, and items of it have no result.
+    pub(super) fn has_failed_items_of(&self, step: StepIndex) -> bool {
+        let fan_out = self.steps[step.as_usize()].fan_out.as_ref();
+        self.has_settled_items(step) && fan_out.is_some_and(|fan_out| fan_out.without_result() > 0)
+    }
+
+    /// Returns whether a step has completed or failed, so that no item of it is under way.
+    pub(super) fn has_settled_items(&self, step: StepIndex) -> bool {
+        matches!(self.steps[step.as_usize()].state, StepState::Completed | StepState::Failed)
+    }
+
     /// Returns the time from which no item of a step counts as running: the end of the step, or of
     /// the job; `None`: neither has ended.
     pub fn items_end(&self, step: StepIndex) -> Option<Timestamp> {

@@ -17,7 +17,7 @@ impl Job {
     ) -> Option<OperationError> {
         let (id, state) = (self.origin.id, self.state.as_str());
         let conflict = |text: String| Some(OperationError::Conflict(text));
-        if let Operation::Rerun { step }
+        if let Operation::Rerun { step, .. }
         | Operation::Redispatch { step }
         | Operation::Reply { step, .. } = operation
             && self.graph().find_index(step).is_none()
@@ -56,23 +56,39 @@ impl Job {
             Operation::Rerun { .. } if !self.state.is_ended() => conflict(format!(
                 "job {id} is {state}: only an ended job can be rerun; cancel it first"
             )),
-            Operation::Rerun { step } => self.check_rerun(step),
+            Operation::Rerun { step, only_failed_items } => {
+                self.check_rerun(step, *only_failed_items)
+            }
             Operation::Redispatch { step } => self.check_redispatch(step),
             Operation::Pause | Operation::Resume | Operation::Retry => None,
         }
     }
 
     /// Returns why a rerun from this step is refused; `None`: it is allowed.
-    fn check_rerun(&self, step: &str) -> Option<OperationError> {
-        let index = self.graph().find_index(step)?;
-        if self.steps[index.as_usize()].state == StepState::Waiting {
-            let text = format!(
-                "step \"{step}\" of job {} has not started: there is nothing to rerun",
-                self.origin.id
-            );
-            return Some(OperationError::Conflict(text));
-        }
-        None
+    fn check_rerun(&self, step: &str, only_failed_items: bool) -> Option<OperationError> {
+        let (id, index) = (self.origin.id, self.graph().find_index(step)?);
+        let objection = if self.steps[index.as_usize()].state == StepState::Waiting {
+            format!("step \"{step}\" of job {id} has not started: there is nothing to rerun")
+        } else if !only_failed_items || self.has_failed_items_of(index) {
+            return None;
+        } else if self.graph().step(index).task.is_none() {
+            format!(
+                "step \"{step}\" of job {id} runs no child jobs, so that it has no items: rerun it \
+                 without items=failed"
+            )
+        } else if !self.has_settled_items(index) {
+            format!(
+                "step \"{step}\" of job {id} is {}: the failed items of a completed or failed step \
+                 can run again alone; rerun it without items=failed, or retry a failed job",
+                self.step_state(index).as_str()
+            )
+        } else {
+            format!(
+                "no item of step \"{step}\" of job {id} has failed: there is nothing to run again; \
+                 without items=failed all its items are"
+            )
+        };
+        Some(OperationError::Conflict(objection))
     }
 
     /// Returns why sending the message of this step again is refused; `None`: it is allowed.
@@ -193,9 +209,10 @@ impl Job {
                 let round = self.round + 1;
                 return reopen(JobEntry::Retried { round, deadline: deadline() });
             }
-            Operation::Rerun { step } => {
-                let step = self.find_step(step)?;
-                return reopen(JobEntry::Rerun { step, deadline: deadline() });
+            Operation::Rerun { step, only_failed_items } => {
+                let (step, deadline) = (self.find_step(step)?, deadline());
+                let only_failed_items = *only_failed_items;
+                return reopen(JobEntry::Rerun { step, deadline, only_failed_items });
             }
             Operation::Redispatch { step } => {
                 let step = self.find_step(step)?;

@@ -1,6 +1,7 @@
 //! Failures: the failed jobs and child jobs of a journal, each with the pattern of its reason, but
-//! for child jobs that their parents halted. They are stored beside the jobs, so that they are
-//! counted and found without reading records. They follow from the entries.
+//! for child jobs that their parents halted; and the jobs that completed although items of them
+//! have failed. They are stored beside the jobs, so that they are counted and found without reading
+//! records. They follow from the entries.
 
 use super::record::Record;
 use engine::input::is_halt_reason;
@@ -15,7 +16,9 @@ pub const GROUPED_FAILURES_MAX: u32 = 50_000;
 pub(super) enum FailureChange {
     /// It failed for a reason of this pattern.
     Failed(ReasonId),
-    /// It is not failed, or not any more.
+    /// It completed, and items of it have failed.
+    Tolerated,
+    /// Neither holds, or not any more.
     Cleared,
 }
 
@@ -30,7 +33,7 @@ impl FailureChange {
                 Some(FailureChange::from_reason(reason.map(|reason| &**reason)))
             }
             // A failed job runs again before it can complete.
-            JobState::Completed => None,
+            JobState::Completed => record.has_failed_items.then_some(FailureChange::Tolerated),
             JobState::Running | JobState::Paused | JobState::Cancelled => {
                 record.created.is_none().then_some(FailureChange::Cleared)
             }
@@ -41,6 +44,7 @@ impl FailureChange {
     pub(super) fn from_job(job: &Job) -> FailureChange {
         match job.state() {
             JobState::Failed => FailureChange::from_reason(job.reason().map(|reason| &**reason)),
+            JobState::Completed if job.has_failed_items() => FailureChange::Tolerated,
             JobState::Running | JobState::Paused | JobState::Completed | JobState::Cancelled => {
                 FailureChange::Cleared
             }

@@ -177,6 +177,8 @@ pub struct JobFilter {
     /// The pattern of a reason. A root job has it if it failed for such a reason, or if a job of
     /// its tree did; a child job, if it failed for such a reason itself.
     pub reason: Option<ReasonId>,
+    /// Whether only completed jobs match of which items have failed.
+    pub failed_items: bool,
     /// The earliest creation time, inclusive.
     pub created_from: Option<Timestamp>,
     /// The end of the range of creation times, exclusive.
@@ -216,6 +218,7 @@ impl JobFilter {
             label,
             schedule,
             reason,
+            failed_items,
             created_from,
             created_before,
             ended_from,
@@ -232,6 +235,7 @@ impl JobFilter {
             && label.is_none()
             && schedule.is_none()
             && reason.is_none()
+            && !failed_items
             && times.iter().all(|time| time.is_none())
     }
 }

@@ -22,6 +22,8 @@ pub struct Record {
     pub recorded: Recorded,
     /// The new state of the job; `None` if it did not change.
     pub state: Option<JobState>,
+    /// Whether the job has completed although items of it have failed.
+    pub has_failed_items: bool,
     /// Whether the job is closed: it has ended and takes no more input.
     pub is_closed: bool,
     /// The new statuses of a root job's steps; empty for a child job.
@@ -38,10 +40,22 @@ impl Record {
     /// Creates the record of a decision, without a notice. The effects are dropped: the caller must
     /// have taken them.
     pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
-        let Decision { recorded, effects: _, state, statuses, cells, closed } = decision;
+        let Decision { recorded, effects: _, state, statuses, cells, has_failed_items, closed } =
+            decision;
         let (notice, marks) = (None, Vec::new());
         let (is_closed, cells) = (closed, cells.cells);
-        Record { job, created, recorded, state, is_closed, statuses, cells, notice, marks }
+        Record {
+            job,
+            created,
+            recorded,
+            state,
+            has_failed_items,
+            is_closed,
+            statuses,
+            cells,
+            notice,
+            marks,
+        }
     }
 
     /// Returns the latest mark of each limit and key in these records, in the order of their names.

@@ -220,7 +220,7 @@ fn a_job_that_waits_is_cancelled_paused_and_bounded_and_fails_nobody_else() {
         complete(&manager, paused).await;
         manager.until_ended(paused).await;
         until_free(&api, (0, 0)).await;
-        let rerun = Operation::Rerun { step: "sign".to_owned() };
+        let rerun = Operation::Rerun { step: "sign".to_owned(), only_failed_items: false };
         manager.handle().operate(last, rerun).await.expect("it is rerun");
         until_begun(&manager, last).await;
         until_free(&api, (1, 0)).await;

@@ -21,6 +21,7 @@ mod controls;
 mod derived;
 mod embedded;
 mod events;
+mod failed_items;
 mod failures;
 mod floors;
 #[cfg(feature = "failpoints")]

@@ -103,7 +103,15 @@ fn a_result_of_before_a_rerun_settles_nothing_unless_it_does_not_say_so() {
     world
         .take(id, Input::from_request(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
-    world.take(id, Input::from_request(Operation::Rerun { step: "a".to_owned() })).expect("rerun");
+    world
+        .take(
+            id,
+            Input::from_request(Operation::Rerun {
+                step: "a".to_owned(),
+                only_failed_items: false,
+            }),
+        )
+        .expect("rerun");
     let result = |attempt| Input::Reply {
         step: "a".to_owned(),
         attempt,
@@ -129,7 +137,13 @@ fn child_jobs_of_a_rerun_have_new_ids_even_where_their_items_bring_some() {
     assert_eq!(first.job.to_string(), "6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11");
     world.reply(&first, &first.input.to_text()).expect("taken");
     world
-        .take(id, Input::from_request(Operation::Rerun { step: "each".to_owned() }))
+        .take(
+            id,
+            Input::from_request(Operation::Rerun {
+                step: "each".to_owned(),
+                only_failed_items: false,
+            }),
+        )
         .expect("rerun");
     let second = world.dispatched.pop_front().expect("dispatched");
     assert_ne!(second.job, first.job);

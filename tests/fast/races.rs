@@ -109,8 +109,11 @@ impl Clients {
                 }
                 2..6 => Operation::Pause,
                 6..12 => Operation::Resume,
-                12..15 => Operation::Rerun { step: "each".to_owned() },
-                15..17 => Operation::Rerun { step: "sign".to_owned() },
+                12..15 => {
+                    let only_failed_items = rng.bool();
+                    Operation::Rerun { step: "each".to_owned(), only_failed_items }
+                }
+                15..17 => Operation::Rerun { step: "sign".to_owned(), only_failed_items: false },
                 17..22 => signed(),
                 _ => Operation::Retry,
             };

@@ -150,7 +150,13 @@ fn a_retry_keeps_when_a_step_began_and_a_rerun_does_not() {
     assert_eq!((world.job(id).state(), times(&world).0), (JobState::Completed, begun));
 
     world
-        .take(id, Input::from_request(Operation::Rerun { step: "first".to_owned() }))
+        .take(
+            id,
+            Input::from_request(Operation::Rerun {
+                step: "first".to_owned(),
+                only_failed_items: false,
+            }),
+        )
         .expect("rerun");
     let (started, anew, _) = times(&world);
     assert!(started > begun && started == anew, "a rerun begins from nothing");

@@ -21,6 +21,7 @@ export const LIMITED = here('workflows/limited.yaml');
 export const SCHEDULED = here('workflows/scheduled.yaml');
 export const LABELLED = here('workflows/labelled.yaml');
 export const FAILING = here('workflows/failing.yaml');
+export const TOLERANT = here('workflows/tolerant.yaml');
 /** It calls a web service that is not there. */
 export const CALLING = here('workflows/calling.yaml');
 const START_MS_MOST = 300_000;

@@ -57,7 +57,7 @@ test('a search is an id, a part of one, or words with values', () => {
 });
 
 test('filters are options of a command', () => {
-  assert.deepEqual(filterOptions([['reasonId', '1e4fe7db95307bfd'], ['endedAfter', '1h'], ['status.a', 'OPEN'], ['column.order', '4711']]), ['--reason-id', '1e4fe7db95307bfd', '--ended-after', '1h', '--status', 'a=OPEN', '--column', 'order=4711']);
+  assert.deepEqual(filterOptions([['reasonId', '1e4fe7db95307bfd'], ['endedAfter', '1h'], ['status.a', 'OPEN'], ['column.order', '4711'], ['failedItems', 'true']]), ['--reason-id', '1e4fe7db95307bfd', '--ended-after', '1h', '--status', 'a=OPEN', '--column', 'order=4711', '--failed-items']);
 });
 
 test('a reason begins with what matters', () => {

@@ -31,6 +31,7 @@ mod dead_letters;
 mod durability;
 mod events;
 mod every_bus;
+mod failed_items;
 #[cfg(feature = "failpoints")]
 mod faults;
 mod follow;

@@ -19,11 +19,14 @@ pub(crate) const FIRST: i64 = 9;
 /// The schema version before there were limits.
 const BEFORE_LIMITS: i64 = 10;
 
+/// The schema version before failed items ran again alone.
+const BEFORE_FAILED_ITEMS: i64 = 13;
+
 /// Thirty thousand steps take their time on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
 
-const QUEUES: [&str; 10] =
-    ["a", "b", "c", "split", "weigh", "mark", "join", "last", "tell", "slow"];
+const QUEUES: [&str; 11] =
+    ["a", "b", "c", "split", "weigh", "mark", "join", "last", "tell", "slow", "weld"];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals")
@@ -137,6 +140,24 @@ fn a_journal_from_before_the_limits_opens_and_goes_on() {
     all_goes_on(&daemon, &vhost);
 }
 
+#[test]
+fn a_journal_from_before_failed_items_ran_again_alone_tells_its_own() {
+    let (daemon, vhost, _worker) = goes_on_with(BEFORE_FAILED_ITEMS, |_| ());
+    all_goes_on(&daemon, &vhost);
+    failed_items_run_again(&daemon);
+}
+
+/// Job 15 had completed, and one of its items had failed: it is found, and mended.
+fn failed_items_run_again(daemon: &Daemon) {
+    let search = "/api/jobs/search?failedItems=true";
+    let found = daemon.api.get(search).expect(200).json();
+    assert_eq!(found["jobs"].as_array().map(Vec::len), Some(1), "{found}");
+    assert_eq!(found["jobs"][0]["job"], job(15).to_string());
+    post(daemon, &format!("/api/job/{}/rerun?step=parts&items=failed", job(15)), "");
+    ends_with(daemon, 15, r#"{"parts":["done",2]}"#);
+    assert_eq!(daemon.api.get(search).expect(200).json()["jobs"], json!([]));
+}
+
 /// Every job of a kept journal goes on in a database as it does in its file.
 #[test]
 fn every_kept_journal_goes_on_in_a_database_that_it_is_copied_into() {
@@ -154,6 +175,9 @@ fn every_kept_journal_goes_on_in_a_database_that_it_is_copied_into() {
             },
         );
         all_goes_on(&daemon, &vhost);
+        if version == BEFORE_FAILED_ITEMS {
+            failed_items_run_again(&daemon);
+        }
     }
 }
 
@@ -172,7 +196,7 @@ fn all_goes_on(daemon: &Daemon, vhost: &Vhost) {
 
 #[test]
 fn every_file_is_of_the_version_that_its_name_says_and_has_a_test() {
-    assert_eq!(kept_versions(), [FIRST, BEFORE_LIMITS]);
+    assert_eq!(kept_versions(), [FIRST, BEFORE_LIMITS, BEFORE_FAILED_ITEMS]);
 }
 
 /// The versions of the kept journals, by what the files say.

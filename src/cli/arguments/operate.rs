@@ -28,6 +28,9 @@ pub(crate) struct FilterArguments {
     /// Only jobs that failed for this reason, or with child jobs that did: an id of `reasons`
     #[arg(long, value_name = "ID")]
     pub(crate) reason_id: Option<String>,
+    /// Only completed jobs of which items have failed
+    #[arg(long)]
+    pub(crate) failed_items: bool,
     /// Only jobs created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for seven days
     /// ago
     #[arg(long, value_name = "TIME")]
@@ -113,8 +116,8 @@ pub(crate) struct OperateArguments {
     /// The job's id, or its first digits; without one, all jobs that the filter finds
     #[arg(
         conflicts_with_all = [
-            "workflow", "state", "status", "schedule", "column", "label", "reason_id", "after",
-            "before", "limit", "dry_run",
+            "workflow", "state", "status", "schedule", "column", "label", "reason_id",
+            "failed_items", "after", "before", "limit", "dry_run",
         ]
     )]
     pub(crate) id: Option<JobRef>,

@@ -101,9 +101,10 @@ impl<'r> Replay<'r> {
             JobEntry::Paused => Operation::Pause,
             JobEntry::Resumed => Operation::Resume,
             JobEntry::Retried { .. } => Operation::Retry,
-            JobEntry::Rerun { step, .. } => {
+            JobEntry::Rerun { step, only_failed_items, .. } => {
                 let Some(new) = self.mapping.find_new(*step) else { return };
-                Operation::Rerun { step: self.job.graph().step(new).name.to_string() }
+                let step = self.job.graph().step(new).name.to_string();
+                Operation::Rerun { step, only_failed_items: *only_failed_items }
             }
             JobEntry::Cancelled { reason, .. } => Operation::Cancel { reason: reason.clone() },
             JobEntry::Failed { expired: true, .. } => {

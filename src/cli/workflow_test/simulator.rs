@@ -458,6 +458,9 @@ fn describe_job_entry(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -
         JobEntry::Paused => "paused".to_owned(),
         JobEntry::Resumed => "resumed".to_owned(),
         JobEntry::Retried { .. } => "retried".to_owned(),
+        JobEntry::Rerun { step, only_failed_items: true, .. } => {
+            format!("rerun from the failed items of step {}", name(step))
+        }
         JobEntry::Rerun { step, .. } => format!("rerun from step {}", name(step)),
         JobEntry::Begun => "begun".to_owned(),
         JobEntry::Claimed { place } => format!("claims a place of {}", place.limit),
@@ -515,7 +518,7 @@ fn parse_operation(action: &UserAction) -> Result<Operation, String> {
         ("pause", None) => Operation::Pause,
         ("resume", None) => Operation::Resume,
         ("retry", None) => Operation::Retry,
-        ("rerun", Some(step)) => Operation::Rerun { step: step.clone() },
+        ("rerun", Some(step)) => Operation::Rerun { step: step.clone(), only_failed_items: false },
         ("rerun", None) => return Err("users: rerun needs a step".to_owned()),
         (other, _) => {
             return Err(format!(

@@ -20,6 +20,7 @@ use crate::reload::{self, Reloaded};
 use crate::settings::Scope;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
+use engine::text::quote;
 use engine::{JobId, Operation, OperationRequest, Reply, StepState};
 use futures_util::future::join_all;
 use serde::Serialize;
@@ -82,7 +83,7 @@ pub(super) fn describe_operation(id: &str, summary: &str, schemas: &mut Schemas)
 
 /// Returns the parameters that only this operation takes.
 fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
-    if operation_name == "rerun" { &[FROM_STEP] } else { &[] }
+    if operation_name == "rerun" { &[FROM_STEP, ONLY_ITEMS] } else { &[] }
 }
 
 /// Describes an operation on all jobs that match a filter.
@@ -113,8 +114,8 @@ async fn operate(
     principal: PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let (id, operation_name) = path.into_inner();
-    let [step, reason] = query.extract(["step", "reason"])?;
-    let operation = parse_operation(&operation_name, step)?.ok_or_else(|| {
+    let [step, items, reason] = query.extract(["step", "items", "reason"])?;
+    let operation = parse_operation(&operation_name, step, items)?.ok_or_else(|| {
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = parse_job_id(&id)?;
@@ -148,11 +149,17 @@ pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, P
     Ok(Some(reason.into()))
 }
 
-/// Parses the name of an operation, with the step that only `rerun` takes. Returns `None` for
-/// `delete`, which is not an operation of the engine.
-fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
-    if name != "rerun" && step.is_some() {
-        return Err(Problem::malformed(format!("{name} takes no step; rerun does")));
+/// Parses the name of an operation, with the step and its items that only `rerun` takes. Returns
+/// `None` for `delete`, which is not an operation of the engine.
+fn parse_operation(
+    name: &str,
+    step: Option<String>,
+    items: Option<String>,
+) -> Result<Option<Operation>, Problem> {
+    for (parameter, is_given) in [("step", step.is_some()), ("items", items.is_some())] {
+        if name != "rerun" && is_given {
+            return Err(Problem::malformed(format!("{name} takes no {parameter}; rerun does")));
+        }
     }
     Ok(Some(match name {
         "cancel" => Operation::Cancel { reason: CANCEL_REASON.into() },
@@ -165,7 +172,18 @@ fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>
                     "rerun needs ?step=NAME, the step from which the job is run again".to_owned(),
                 )
             })?;
-            Operation::Rerun { step }
+            let only_failed_items = match items.as_deref() {
+                None => false,
+                Some("failed") => true,
+                Some(other) => {
+                    return Err(Problem::malformed(format!(
+                        "items is {}, expected failed: the items that run again alone; without it \
+                         all items do",
+                        quote(other)
+                    )));
+                }
+            };
+            Operation::Rerun { step, only_failed_items }
         }
         "delete" => return Ok(None),
         _ => {
@@ -309,7 +327,9 @@ async fn operate_on_all(
     let search = SearchQuery::parse(&api, query.into_pairs(), SearchPurpose::Bulk).await?;
     let (order, after, limit) = (search.order, search.after(), search.limit());
     // Invalid requests are refused before anything is changed.
-    if let Some(operation) = parse_operation(&operation_name, search.step.clone())? {
+    if let Some(operation) =
+        parse_operation(&operation_name, search.step.clone(), search.items.clone())?
+    {
         build_request(operation, search.reason.clone(), PrincipalName(None))?;
     } else if search.reason.is_some() {
         return Err(Problem::malformed(
@@ -340,7 +360,7 @@ async fn operate_on_all(
     let (mut done_count, mut refusals) = (0, Vec::new());
     for chunk in hits.chunks(CONCURRENT_JOBS_MAX) {
         let requests = chunk.iter().map(|hit| async {
-            match parse_operation(&operation_name, search.step.clone())? {
+            match parse_operation(&operation_name, search.step.clone(), search.items.clone())? {
                 Some(operation) => {
                     let request = build_request(
                         operation,

@@ -31,7 +31,7 @@ pub(super) const ROUTES: &[ApiRoute] =
     })];
 
 /// The parameters that select jobs, for a list or for a bulk operation.
-pub(super) const SEARCH_PARAMETERS: [Parameter; 14] = [
+pub(super) const SEARCH_PARAMETERS: [Parameter; 15] = [
     WORKFLOW,
     VHOST_OF_WORKFLOW,
     STATES,
@@ -39,6 +39,7 @@ pub(super) const SEARCH_PARAMETERS: [Parameter; 14] = [
     BY_SCHEDULE,
     BY_LABEL,
     BY_REASON,
+    BY_FAILED_ITEMS,
     CREATED_AFTER,
     CREATED_BEFORE,
     ENDED_AFTER,
@@ -49,7 +50,7 @@ pub(super) const SEARCH_PARAMETERS: [Parameter; 14] = [
 ];
 
 /// The parameters by which a search can filter.
-pub(super) const FILTERS: [&str; 12] = [
+pub(super) const FILTERS: [&str; 13] = [
     "workflow",
     "state",
     "id",
@@ -61,6 +62,7 @@ pub(super) const FILTERS: [&str; 12] = [
     "status.<step>",
     "label",
     "reasonId",
+    "failedItems",
     "column.<name>",
 ];
 
@@ -101,7 +103,7 @@ impl SearchPurpose {
     fn extra_parameters(self) -> &'static [&'static str] {
         match self {
             SearchPurpose::List => &["count", "parent"],
-            SearchPurpose::Bulk => &["dryRun", "step", "reason"],
+            SearchPurpose::Bulk => &["dryRun", "step", "items", "reason"],
         }
     }
 }
@@ -123,6 +125,8 @@ pub(super) struct SearchQuery {
     pub(super) is_dry_run: Option<bool>,
     /// The step from which a bulk `rerun` runs jobs again.
     pub(super) step: Option<String>,
+    /// The items of that step that run again.
+    pub(super) items: Option<String>,
     /// The reason that the client gave for a bulk operation.
     pub(super) reason: Option<String>,
 }
@@ -136,7 +140,7 @@ impl SearchQuery {
     ) -> Result<SearchQuery, Problem> {
         let mut search = SearchQuery::default();
         let (mut workflow, mut vhost, mut states, mut order) = (None, None, None, None);
-        let mut parent = None;
+        let (mut parent, mut failed_items) = (None, None);
         for (key, value) in pairs {
             let is_extra = purpose.extra_parameters().contains(&key.as_str());
             let filter = &mut search.filter;
@@ -152,6 +156,9 @@ impl SearchQuery {
                 "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
                 "schedule" => query::set_once(&mut filter.schedule, &key, value)?,
                 "reasonId" => query::set_once(&mut filter.reason, &key, parse_reason_id(&value)?)?,
+                "failedItems" => {
+                    query::set_once(&mut failed_items, &key, query::parse_flag(&key, &value)?)?
+                }
                 "label" => query::set_once(&mut filter.label, &key, parse_label(value)?)?,
                 "after" => query::set_once(&mut filter.created_from, &key, parse_time()?)?,
                 "before" => query::set_once(&mut filter.created_before, &key, parse_time()?)?,
@@ -168,6 +175,7 @@ impl SearchQuery {
                     query::set_once(&mut search.is_dry_run, &key, query::parse_flag(&key, &value)?)?
                 }
                 "step" if is_extra => query::set_once(&mut search.step, &key, value)?,
+                "items" if is_extra => query::set_once(&mut search.items, &key, value)?,
                 "reason" if is_extra => query::set_once(&mut search.reason, &key, value)?,
                 _ => match (key.strip_prefix("status."), key.strip_prefix("column.")) {
                     (Some(step), _) => filter.statuses.push((step.to_owned(), value)),
@@ -185,6 +193,7 @@ impl SearchQuery {
         search.filter.states =
             JobState::ALL.into_iter().filter(|state| states.contains(state)).collect();
         search.order = order.unwrap_or_default();
+        search.filter.failed_items = failed_items.unwrap_or_default();
         if let Some(name) = workflow {
             search.filter.workflow = Some(resolve_workflow(api, &name, vhost.as_deref()).await?);
         }

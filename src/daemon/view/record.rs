@@ -77,6 +77,9 @@ pub struct EntryView<'a> {
     /// How often the job was retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     round: Option<u32>,
+    /// Whether a rerun runs only the items again that have failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    only_failed_items: bool,
     /// Whether the job's deadline has passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     expired: bool,
@@ -187,9 +190,12 @@ impl<'a> EntryView<'a> {
                 EntryView { kind: "job.retried", round: Some(*round), ..self }
                     .with_deadline(*deadline)
             }
-            JobEntry::Rerun { step, deadline } => EntryView { kind: "job.rerun", ..self }
-                .with_step(graph, *step)
-                .with_deadline(*deadline),
+            JobEntry::Rerun { step, deadline, only_failed_items } => {
+                let only_failed_items = *only_failed_items;
+                EntryView { kind: "job.rerun", only_failed_items, ..self }
+                    .with_step(graph, *step)
+                    .with_deadline(*deadline)
+            }
             JobEntry::Cancelled { reason, by_parent } => EntryView {
                 kind: "job.cancelled",
                 reason: Some(reason),

@@ -12,7 +12,6 @@ use crate::error::{JournalError, Remedy};
 use crate::failures::FailureChange;
 use crate::record::{JobNumber, NoticeNumber};
 use crate::recover::{JobSnapshot, Rebuilder};
-use engine::JobState;
 
 /// How many jobs are rebuilt together, at most.
 const BATCH_JOBS: usize = 500;
@@ -144,8 +143,9 @@ impl Checker<'_> {
                 let number = stored.row.number;
                 return Err(self.copy.rows().damaged_row("jobs", number, problem.to_owned()));
             }
-            if job.state() == JobState::Failed {
-                failures.push((stored.row.number, FailureChange::from_job(&job)));
+            let failure = FailureChange::from_job(&job);
+            if failure != FailureChange::Cleared {
+                failures.push((stored.row.number, failure));
             }
             if stored.row.parent.is_none() {
                 derived.push(DerivedStatuses {

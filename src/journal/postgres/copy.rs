@@ -187,6 +187,7 @@ impl DatabaseCopyTarget {
                 ("statuses", "job"),
                 ("cells", "job"),
                 ("failures", "job"),
+                ("tolerated", "job"),
                 ("jobs", "number"),
             ];
             let numbered = numbered.map(|(table, column)| BatchStatement {

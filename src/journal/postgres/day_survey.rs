@@ -168,7 +168,7 @@ async fn load_states(
 }
 
 /// The tables with rows of jobs that have no partitions, so that a day does not drop them.
-pub(super) const UNPARTITIONED: [&str; 2] = ["cells", "failures"];
+pub(super) const UNPARTITIONED: [&str; 3] = ["cells", "failures", "tolerated"];
 
 /// How many jobs lose their rows at once.
 const DELETED_JOBS: i64 = 5_000;

@@ -62,6 +62,10 @@ impl DeletionPlan {
             ),
             BatchStatement::new(
                 "DELETE FROM failures WHERE job = ANY($1) OR job = ANY($2)",
+                params![jobs.clone(), self.deleted_jobs.clone()],
+            ),
+            BatchStatement::new(
+                "DELETE FROM tolerated WHERE job = ANY($1) OR job = ANY($2)",
                 params![jobs, self.deleted_jobs.clone()],
             ),
             BatchStatement::new(

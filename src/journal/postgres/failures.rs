@@ -1,4 +1,5 @@
-//! The table `failures`: the failed jobs and child jobs, for searches and counts by reason.
+//! The table `failures`: the failed jobs and child jobs, for searches and counts by reason; and the
+//! table `tolerated`: the completed jobs with failed items.
 
 use super::commit_connection::BatchStatement;
 use super::connection::{Connection, params};
@@ -18,6 +19,15 @@ CROSS JOIN LATERAL (
   WHERE j.number = u.job AND j.number BETWEEN $3::bigint AND $4::bigint
     AND j.ended IS NOT NULL OFFSET 0) j
 ON CONFLICT (job) DO UPDATE SET reason = excluded.reason, ended = excluded.ended";
+
+/// Sets that jobs which exist have completed with failed items.
+const SET_TOLERATED: &str = "
+INSERT INTO tolerated(job, workflow)
+SELECT u.job, j.workflow FROM unnest($1::bigint[]) AS u(job)
+CROSS JOIN LATERAL (
+  SELECT j.workflow FROM jobs j
+  WHERE j.number = u.job AND j.number BETWEEN $2::bigint AND $3::bigint OFFSET 0) j
+ON CONFLICT (job) DO NOTHING";
 
 /// How many failed jobs are looked at together when the table is new: as many rows are in memory.
 const FILL_BATCH: i64 = 100;
@@ -45,14 +55,23 @@ impl FailureChanges {
 
     /// Returns the statements. They come after those that change the jobs.
     pub(super) fn statements(self) -> Vec<BatchStatement> {
-        let (mut job, mut reason, mut cleared) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut job, mut reason, mut tolerated) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut not_failed, mut not_tolerated) = (Vec::new(), Vec::new());
         for (number, change) in self.0 {
             match change {
                 FailureChange::Failed(ReasonId(id)) => {
                     job.push(number);
                     reason.push(id);
+                    not_tolerated.push(number);
                 }
-                FailureChange::Cleared => cleared.push(number),
+                FailureChange::Tolerated => {
+                    tolerated.push(number);
+                    not_failed.push(number);
+                }
+                FailureChange::Cleared => {
+                    not_failed.push(number);
+                    not_tolerated.push(number);
+                }
             }
         }
         let mut statements = Vec::new();
@@ -61,9 +80,18 @@ impl FailureChanges {
             let params = params![job, reason, lowest, highest];
             statements.push(BatchStatement::new(SET_FAILURES, params));
         }
-        if !cleared.is_empty() {
+        if !tolerated.is_empty() {
+            let (lowest, highest) = bounds(&tolerated);
+            let params = params![tolerated, lowest, highest];
+            statements.push(BatchStatement::new(SET_TOLERATED, params));
+        }
+        if !not_failed.is_empty() {
             let sql = "DELETE FROM failures WHERE job = ANY($1::bigint[])";
-            statements.push(BatchStatement::new(sql, params![cleared]));
+            statements.push(BatchStatement::new(sql, params![not_failed]));
+        }
+        if !not_tolerated.is_empty() {
+            let sql = "DELETE FROM tolerated WHERE job = ANY($1::bigint[])";
+            statements.push(BatchStatement::new(sql, params![not_tolerated]));
         }
         statements
     }
@@ -86,7 +114,7 @@ pub(super) async fn fill(connection: &Connection) -> Result<(), Error> {
         }
         let failed = changes.into_iter().filter_map(|(job, change)| match change {
             FailureChange::Failed(ReasonId(id)) => Some((job, id)),
-            FailureChange::Cleared => None,
+            FailureChange::Tolerated | FailureChange::Cleared => None,
         });
         let (jobs, reasons): (Vec<JobNumber>, Vec<i64>) = failed.unzip();
         let (lowest, highest) = bounds(&jobs);

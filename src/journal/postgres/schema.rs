@@ -12,13 +12,13 @@ use tokio_postgres::error::SqlState;
 const OLDEST_SERVER_VERSION: i32 = 140_000;
 
 /// The format of the tables, which grows by one with each change.
-const FORMAT: i32 = 4;
+const FORMAT: i32 = 5;
 
 /// How often the tables are tried to be created while other processes do the same.
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 
 /// The tables of this program, in the order in which they are created.
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 19] = [
     "cluster",
     "names",
     "managers",
@@ -37,11 +37,12 @@ const TABLES: [&str; 18] = [
     "cells",
     "failures",
     "trends",
+    "tolerated",
 ];
 
 /// The tables that format 1 does not have.
-const LATER_TABLES: [&str; 6] =
-    ["limit_rates", "controls", "schedules", "cells", "failures", "trends"];
+const LATER_TABLES: [&str; 7] =
+    ["limit_rates", "controls", "schedules", "cells", "failures", "trends", "tolerated"];
 
 /// The script that creates the tables in an empty schema.
 const CREATE_TABLES: &str = "
@@ -269,6 +270,30 @@ CREATE TABLE trends(
 UPDATE cluster SET format = 4;
 ";
 
+/// The script that changes tables of format 4 to format 5. It has no partitions, for the same
+/// reason. What is filled in follows from child jobs: the newest of an item has no result, and was
+/// not cancelled with its step. It may be of an item that a later run of the step did not have.
+const MIGRATE_TO_5: &str = "
+-- The completed jobs and child jobs of which items have failed. They follow from the entries. A
+-- rerun may say that it is about failed items alone, which versions before cannot do.
+CREATE TABLE tolerated(
+  job bigint PRIMARY KEY,
+  workflow text NOT NULL
+);
+CREATE INDEX tolerated_of_workflow ON tolerated(workflow, job);
+INSERT INTO tolerated(job, workflow)
+SELECT p.number, p.workflow FROM jobs p WHERE p.state = 'completed' AND p.number IN (
+  SELECT c.parent FROM jobs c
+  WHERE c.parent IS NOT NULL AND c.state IN ('failed', 'cancelled')
+    AND NOT EXISTS (SELECT 1 FROM jobs n
+      WHERE n.root = c.root AND n.parent = c.parent AND n.step = c.step AND n.item = c.item
+        AND n.parent IS NOT NULL AND n.number > c.number)
+    AND NOT EXISTS (SELECT 1 FROM entries e
+      WHERE c.state = 'cancelled' AND e.job = c.number
+        AND e.body LIKE '%\"by_parent\":true%'));
+UPDATE cluster SET format = 5;
+";
+
 /// Compresses large texts with LZ4, which is faster, where the server has it.
 const COMPRESS: &str = "
 DO $$
@@ -435,6 +460,10 @@ async fn prepare_in_transaction(
         tracing::info!(journal, schema, "the tables of the journal are changed to format 4");
         connection.batch_execute(MIGRATE_TO_4).await?;
         failures::fill(connection).await?;
+    }
+    if format <= 4 {
+        tracing::info!(journal, schema, "the tables of the journal are changed to format 5");
+        connection.batch_execute(MIGRATE_TO_5).await?;
     }
     Ok(())
 }

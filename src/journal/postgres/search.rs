@@ -77,6 +77,16 @@ impl Conditions {
                 format!("j.number IN (SELECT f.{column} FROM failures f WHERE f.reason = {{}})");
             conditions.add(&condition, reason);
         }
+        if filter.failed_items {
+            let table = "j.number IN (SELECT t.job FROM tolerated t";
+            match &filter.workflow {
+                Some(workflow) => {
+                    let condition = format!("{table} WHERE t.workflow = {{}})");
+                    conditions.add(&condition, to_sql_text(workflow));
+                }
+                None => conditions.sql.push(format!("{table})")),
+            }
+        }
         if let Some((first, last)) = filter.id_range {
             conditions.add("j.id >= {}", first.0);
             conditions.add("j.id <= {}", last.0);

@@ -35,6 +35,9 @@ const OLDEST_VERSION: i64 = 9;
 /// The schema version that has the table `failures`, which its migration fills.
 const FAILURES_VERSION: i64 = 13;
 
+/// The schema version that has the table `tolerated`, which its migration fills too.
+const TOLERATED_VERSION: i64 = 14;
+
 /// The migrations: one script for each schema version from [`OLDEST_VERSION`]. The first one starts
 /// with an empty file. A released script is never changed.
 const MIGRATIONS: &[&str] = &[
@@ -193,6 +196,15 @@ CREATE TABLE trends(
   checksum INTEGER NOT NULL,
   PRIMARY KEY(ring, position, workflow)
 ) WITHOUT ROWID, STRICT;
+",
+    "
+-- The completed jobs and child jobs of which items have failed. They follow from the entries. A
+-- rerun may say that it is about failed items alone, which versions before cannot do.
+CREATE TABLE tolerated(
+  job INTEGER PRIMARY KEY,
+  workflow TEXT NOT NULL
+) STRICT;
+CREATE INDEX tolerated_of_workflow ON tolerated(workflow, job);
 ",
 ];
 
@@ -408,6 +420,9 @@ fn migrate(connection: &Connection, file_version: i64, file: &str) -> Result<(),
         connection.execute_batch(&format!("BEGIN IMMEDIATE; {script}")).map_err(to_error)?;
         if version == FAILURES_VERSION {
             failures::fill(connection, file).map_err(to_error)?;
+        }
+        if version == TOLERATED_VERSION {
+            failures::fill_tolerated(connection, file).map_err(to_error)?;
         }
         connection
             .execute_batch(&format!(

@@ -35,7 +35,26 @@ const OF_REASON: &str = "failures f INDEXED BY failures_by_reason \
 const CHILD_OF_REASON: &str =
     "EXISTS (SELECT 1 FROM failures f WHERE f.job = jobs.number AND f.reason = ?)";
 
+/// The condition that a completed job has failed items.
+const WITH_FAILED_ITEMS: &str = "EXISTS (SELECT 1 FROM tolerated t WHERE t.job = jobs.number)";
+
+/// The completed jobs with failed items, in order.
+const TOLERATED: &str = "tolerated t CROSS JOIN jobs ON jobs.number = t.job";
+
+/// Those of one workflow, whose parameter is its name.
+const TOLERATED_OF_WORKFLOW: &str = "tolerated t INDEXED BY tolerated_of_workflow \
+     CROSS JOIN jobs ON jobs.number = t.job";
+
 impl JobFilter {
+    /// Returns whether the query reads [`TOLERATED`] or [`TOLERATED_OF_WORKFLOW`] first: another
+    /// criterion leaves fewer jobs.
+    fn is_by_failed_items(&self) -> bool {
+        self.failed_items
+            && self.parent.is_none()
+            && self.id_range.is_none()
+            && self.reason.is_none()
+    }
+
     /// Returns whether the query reads [`OF_REASON`], in which a job is several times.
     fn is_by_reason(&self) -> bool {
         self.reason.is_some() && self.parent.is_none()
@@ -125,6 +144,16 @@ impl JobFilter {
             }
             values.push(reason.into());
         }
+        if self.is_by_failed_items() {
+            table = TOLERATED;
+            if let Some(workflow) = &self.workflow {
+                table = TOLERATED_OF_WORKFLOW;
+                conditions.push("t.workflow = ?".to_owned());
+                values.push(workflow.clone().into());
+            }
+        } else if self.failed_items {
+            conditions.push(WITH_FAILED_ITEMS.to_owned());
+        }
         (format!("{table} WHERE {}", conditions.join(" AND ")), values)
     }
 
@@ -144,6 +173,7 @@ impl JobFilter {
         let grouping = if self.is_by_reason() { "GROUP BY f.root" } else { "" };
         let (cursor_condition, order_columns): (_, &[&str]) = match self.parent {
             None if self.is_by_reason() => (format!("AND f.root {comparison} ?"), &["f.root"]),
+            None if self.is_by_failed_items() => (format!("AND t.job {comparison} ?"), &["t.job"]),
             None => (format!("AND number {comparison} ?"), &["number"]),
             Some(_) if after == order.start_cursor() => {
                 (String::new(), &["step", "item", "number"])
@@ -337,6 +367,8 @@ mod tests {
         let in_parent = |filter: &JobFilter| JobFilter { parent, ..filter.clone() };
         let of_reason =
             |filter: &JobFilter| JobFilter { reason: Some(ReasonId(7)), ..filter.clone() };
+        let with_failed_items =
+            |filter: &JobFilter| JobFilter { failed_items: true, ..filter.clone() };
         let running = JobFilter { states: vec![JobState::Running], ..JobFilter::default() };
         for (filter, index) in [
             (&in_parent(&any_job), "jobs_by_place "),
@@ -351,6 +383,10 @@ mod tests {
             (&of_reason(&any_job), "failures_by_reason "),
             (&of_reason(&in_workflow(&failed)), "failures_by_reason "),
             (&of_reason(&in_parent(&failed)), "jobs_children_failed "),
+            (&with_failed_items(&in_workflow(&any_job)), "tolerated_of_workflow "),
+            (&with_failed_items(&in_parent(&any_job)), "jobs_by_place "),
+            (&with_failed_items(&of_reason(&any_job)), "failures_by_reason "),
+            (&with_failed_items(&by_id), "jobs_by_id "),
         ] {
             let orders = [SearchOrder::NewestFirst, SearchOrder::OldestFirst];
             for (order, is_first) in
@@ -364,5 +400,11 @@ mod tests {
                 assert_eq!(is_sorted, filter.id_range.is_some(), "{plan}");
             }
         }
+        // The table itself is in order.
+        let all = plan(&connection, &with_failed_items(&any_job), SearchOrder::NewestFirst, 17);
+        assert!(
+            all.contains("SEARCH t USING INTEGER PRIMARY KEY") && !all.contains("B-TREE"),
+            "{all}"
+        );
     }
 }

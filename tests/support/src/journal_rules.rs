@@ -12,6 +12,7 @@ mod parts;
 mod past;
 mod places;
 mod searches;
+mod tolerated;
 
 use crate::world::LIMITS;
 pub use children::{
@@ -55,6 +56,7 @@ pub use searches::{
     labels_and_columns_are_found_until_their_job_is_deleted,
 };
 use std::sync::Arc;
+pub use tolerated::{failed_items_are_found_until_mended, failed_items_of_before_are_found};
 use workflow_manager::engine::{
     Context, Decision, Definition, DefinitionHash, Dependency, Effect, FanOutKeys, Graph, Input,
     Instruction, Job, JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Sender,
@@ -93,6 +95,8 @@ macro_rules! journal_rules {
             failures_are_grouped_and_found_by_reason_until_their_job_is_deleted
             a_root_job_is_found_once_however_many_of_its_jobs_failed
             failures_from_before_their_table_are_found_too
+            failed_items_are_found_until_mended
+            failed_items_of_before_are_found
             jobs_are_counted_by_state_and_by_definition
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
             the_newest_ledger_of_each_schedule_comes_back

@@ -217,6 +217,11 @@ pub(in crate::api) const STATES: Parameter =
 pub(in crate::api) const STEP: Parameter = query("step", Text, "Only child jobs of this step");
 pub(in crate::api) const FROM_STEP: Parameter =
     query("step", Text, "The step from which the job is run again").required();
+pub(in crate::api) const ONLY_ITEMS: Parameter = query(
+    "items",
+    OneOf(&["failed"]),
+    "Only these items of the step are run again; without it all are",
+);
 pub(in crate::api) const ID_PREFIX: Parameter =
     query("id", Pattern("^[0-9a-fA-F]{4,32}$", "f557"), "Only jobs whose id has this prefix");
 pub(in crate::api) const BY_SCHEDULE: Parameter =
@@ -228,6 +233,8 @@ pub(in crate::api) const BY_REASON: Parameter = query(
     Pattern("^[0-9a-fA-F]{16}$", "1e4fe7db95307bfd"),
     "Only jobs that failed for this reason, or with child jobs that did",
 );
+pub(in crate::api) const BY_FAILED_ITEMS: Parameter =
+    query("failedItems", Flag, "Only completed jobs of which items have failed");
 pub(in crate::api) const CREATED_AFTER: Parameter =
     query("after", Time, "Only jobs created at this time or later");
 pub(in crate::api) const CREATED_BEFORE: Parameter =

@@ -288,6 +288,7 @@ fn rename(record: &Record) -> Record {
         created: record.created.clone(),
         recorded: record.recorded.clone(),
         state: record.state,
+        has_failed_items: record.has_failed_items,
         is_closed: record.is_closed,
         statuses: record.statuses.clone(),
         cells: record.cells.clone(),

@@ -2,7 +2,7 @@
 
 use super::{Turn, World};
 use crate::simulation::oracle;
-use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
+use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepIndex, StepState};
 use workflow_manager::journal::JobRecords;
 
 /// Reasons that pass: a worker's, and that of a child job whose own id another list has brought
@@ -87,9 +87,17 @@ impl World {
         if self.rng.u32(0..4) > 0 {
             return None;
         }
-        let step = steps[self.rng.usize(0..steps.len())].name.to_string();
-        self.note(|| format!("{id} is rerun from {step}"));
-        Some(Turn::Operate(id, Operation::Rerun { step }))
+        let index = self.rng.usize(0..steps.len());
+        let step = steps[index].name.to_string();
+        let found = self.find_committed(id)?;
+        let job = &found.job;
+        let index = StepIndex(u16::try_from(index).ok()?);
+        let has_failed_items = job.step_state(index) == StepState::Completed
+            && job.item_counts(index).is_some_and(|counts| counts.completed < counts.items);
+        let only_failed_items = has_failed_items && self.rng.bool();
+        let what = if only_failed_items { "the failed items of " } else { "" };
+        self.note(|| format!("{id} is rerun from {what}{step}"));
+        Some(Turn::Operate(id, Operation::Rerun { step, only_failed_items }))
     }
 
     /// A client has the message of a step sent once more, as if it were lost.

@@ -43,7 +43,7 @@ fn summaries(journal: &dyn Journal) -> Vec<(String, String, u32, u32, u128)> {
     groups.into_iter().map(summary).collect()
 }
 
-fn found(journal: &dyn Journal, filter: &JobFilter) -> Vec<JobNumber> {
+pub(super) fn found(journal: &dyn Journal, filter: &JobFilter) -> Vec<JobNumber> {
     let records = journal.records();
     let order = SearchOrder::OldestFirst;
     let hits = records.search(filter, order, order.start_cursor(), 9).expect("reads");

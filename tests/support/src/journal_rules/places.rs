@@ -17,6 +17,10 @@ pub trait Place {
     /// Makes a journal that is closed one from before it had failures and trends.
     fn forget_failures(&self);
 
+    /// Makes the journal one of the version before there was the table of completed jobs with
+    /// failed items. It must be closed.
+    fn forget_tolerated(&self);
+
     /// Returns whether the journal projects what is committed later, and keeps confirms pending.
     fn defers_projection(&self) -> bool;
 }
@@ -52,7 +56,14 @@ impl Place for InFile {
     }
 
     fn forget_failures(&self) {
-        let sql = "DROP TABLE failures; DROP TABLE trends; PRAGMA user_version = 12";
+        let sql = "DROP TABLE failures; DROP TABLE trends; DROP TABLE tolerated;
+                   PRAGMA user_version = 12";
+        let file = rusqlite::Connection::open(self.folder().join("j.db")).expect("opens");
+        file.execute_batch(sql).expect("it is as it was");
+    }
+
+    fn forget_tolerated(&self) {
+        let sql = "DROP TABLE tolerated; PRAGMA user_version = 13";
         let file = rusqlite::Connection::open(self.folder().join("j.db")).expect("opens");
         file.execute_batch(sql).expect("it is as it was");
     }
@@ -183,9 +194,14 @@ impl Place for InDatabase {
     }
 
     fn forget_failures(&self) {
-        let tables = ["DROP TABLE failures", "DROP TABLE trends"];
+        let tables = ["DROP TABLE failures", "DROP TABLE trends", "DROP TABLE tolerated"];
         self.query_each(&tables);
         self.query_each(&["UPDATE cluster SET format = 3"]);
+    }
+
+    fn forget_tolerated(&self) {
+        self.query_each(&["DROP TABLE tolerated"]);
+        self.query_each(&["UPDATE cluster SET format = 4"]);
     }
 
     fn defers_projection(&self) -> bool {
