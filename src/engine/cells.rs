@@ -4,7 +4,7 @@
 //! has changed, and is the same when the job is rebuilt from its record.
 
 use super::cell::{CELL_BYTES_MAX, Cell, CellKind, NamedCell};
-use super::columns::{LABEL, SLOT_COLUMNS};
+use super::columns::{Columns, LABEL, SLOT_COLUMNS};
 use super::conditions::to_scope_step;
 use super::entry::{AffectedSteps, Entry, JobEntry};
 use super::expression::{DecisionBudget, Expression, Scope, ScopeStep};
@@ -33,6 +33,15 @@ pub struct CellChanges {
     pub errors: u32,
 }
 
+/// The cells of a job for the columns of another definition.
+#[derive(Debug, Default)]
+pub struct RefilledCells {
+    /// The cells, also those that are empty.
+    pub cells: Vec<NamedCell>,
+    /// Whether one is empty because the job does not have a step that it reads.
+    pub lacks_step: bool,
+}
+
 impl Job {
     /// Returns the cells of a root job, the label first; none of a child job.
     pub fn cells(&self) -> Vec<NamedCell> {
@@ -43,6 +52,20 @@ impl Job {
         columns
             .map(|(name, value)| (name.into(), self.compute_cell(name, value).ok().flatten()))
             .collect()
+    }
+
+    /// Returns the cells of a root job for the columns of another definition of its workflow. Cells
+    /// that read a step which the job does not have are empty.
+    pub fn refilled_cells(&self, columns: &Columns) -> RefilledCells {
+        let mut refilled = RefilledCells::default();
+        for (name, value) in columns.iter() {
+            let lacks = |step: &String| self.graph().find_index(step).is_none();
+            let lacks_step = value.steps().iter().any(lacks);
+            refilled.lacks_step |= lacks_step;
+            let cell = (!lacks_step).then(|| self.compute_cell(name, value).ok().flatten());
+            refilled.cells.push((name.into(), cell.flatten()));
+        }
+        refilled
     }
 
     /// Returns the cells of all columns that a job has in SQL: those of [`Job::cells`], and its

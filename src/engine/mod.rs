@@ -98,6 +98,7 @@ mod value_bytes;
 pub use caller::Caller;
 pub use cause::Cause;
 pub use cell::{Cell, CellKind, NamedCell};
+pub use cells::RefilledCells;
 pub use columns::{Column, Columns, LABEL, SLOT_COLUMNS};
 pub use control::{Control, ControlKey, ControlKind, PausedQueue, Pauses};
 pub use decision::Decision;

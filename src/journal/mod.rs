@@ -34,9 +34,10 @@ pub use postgres::{
     PostgresStandby, check_manager_name,
 };
 pub use query::{
-    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,
-    JobAtEntry, JobCreation, JobFilter, NEWEST_CURSOR, ParentKey, ParentRecord, RecordHead,
-    RecordPage, RecordVersion, SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
+    CellRefill, ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName,
+    ItemRow, JobAtEntry, JobCreation, JobFilter, NEWEST_CURSOR, ParentKey, ParentRecord,
+    RecordHead, RecordPage, RecordVersion, SearchHit, SearchOrder, StatusFilter, StatusRow,
+    StoredJob,
 };
 pub use record::{
     DeletedJob, Deletion, DiskUsage, JobNumber, NewJob, Notice, NoticeNumber, Record, StoredLedger,

@@ -3,7 +3,7 @@
 use super::record::JobNumber;
 use engine::{
     Cell, CellKind, Columns, Definition, DefinitionHash, Entry, Graph, Job, JobEntry, JobId,
-    JobState, Message, NamedCell, ReasonId, Recorded, StepIndex, Timestamp,
+    JobState, Message, NamedCell, ReasonId, Recorded, SLOT_COLUMNS, StepIndex, Timestamp,
 };
 use std::sync::Arc;
 
@@ -437,18 +437,32 @@ pub(super) fn find_message(entries: Vec<Entry>) -> Option<Message> {
     })
 }
 
+/// The cells of a root job, computed anew from its record.
+#[derive(Clone, Debug)]
+pub struct CellRefill {
+    /// The job's number.
+    pub job: JobNumber,
+    /// How many entries the record had. If it has more, the cells may be older than those that are
+    /// there.
+    pub entries: u64,
+    /// The cells, also those that are empty.
+    pub cells: Vec<NamedCell>,
+}
+
 /// Returns the cells of stored rows, each a name, the name of a type and a value, in the order of
-/// the columns.
+/// the columns. The cells of other columns, which other definitions have, come after them, in the
+/// order of their names.
 pub(super) fn order_cells(
     columns: &Columns,
     rows: Vec<(String, String, String)>,
 ) -> Vec<NamedCell> {
-    let find = |name: &str| rows.iter().find(|(row_name, ..)| row_name == name);
-    columns
-        .names()
-        .filter_map(|name| {
-            let (_, kind, value) = find(name)?;
-            let cell = Cell { kind: CellKind::from_name(kind)?, text: value.as_str().into() };
+    let place = |name: &str| columns.names().position(|column| column == name);
+    let is_column = |(name, ..): &(String, String, String)| !SLOT_COLUMNS.contains(&name.as_str());
+    let mut rows: Vec<_> = rows.into_iter().filter(is_column).collect();
+    rows.sort_by_cached_key(|(name, ..)| (place(name).unwrap_or(usize::MAX), name.clone()));
+    rows.into_iter()
+        .filter_map(|(name, kind, value)| {
+            let cell = Cell { kind: CellKind::from_name(&kind)?, text: value.into() };
             Some((name.into(), Some(cell)))
         })
         .collect()

@@ -7,9 +7,9 @@ use super::failures::{FailureFilter, FailureGroups};
 use super::numbers::JobNumbers;
 use super::ownership::Ownership;
 use super::query::{
-    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,
-    JobAtEntry, JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, RecordVersion,
-    SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
+    CellRefill, ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName,
+    ItemRow, JobAtEntry, JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage,
+    RecordVersion, SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
 use super::record::{
     Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredLedger, StoredOffset,
@@ -17,8 +17,8 @@ use super::record::{
 };
 use super::recover::{JobTreeHandler, RecoveredJob};
 use engine::{
-    Control, ControlKey, Definition, DefinitionHash, Job, JobId, JobState, Millis, RateMark,
-    Recorded, StepIndex, Timestamp,
+    Columns, Control, ControlKey, Definition, DefinitionHash, Job, JobId, JobState, Millis,
+    NamedCell, RateMark, Recorded, StepIndex, Timestamp,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, mpsc};
@@ -133,6 +133,16 @@ pub trait Journal: Send {
     /// Creates the status tables, columns and rows that are missing for these definitions. Called
     /// when definitions are loaded, before their first jobs.
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
+
+    /// Sets the cells of root jobs of a workflow, whose loaded definition this is, all or none.
+    /// Jobs whose records have more entries than the cells were computed from are left as they are,
+    /// and so are jobs that do not exist any more; returns these. The status table gets the columns
+    /// that it lacks.
+    fn refill_cells(
+        &mut self,
+        definition: &Definition,
+        refills: &[CellRefill],
+    ) -> Result<BTreeSet<JobNumber>, JournalError>;
 
     /// Returns how far the rates of limits are used up, as far as that is in the future.
     fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
@@ -427,6 +437,14 @@ pub trait StatusRecords: Send + Sync {
         before: JobNumber,
         limit: u32,
     ) -> Result<Vec<StatusRow>, JournalError>;
+
+    /// Returns the cells of root jobs that are not empty, in the order of these columns, and after
+    /// them those of other columns. Jobs without any are left out.
+    fn load_cells(
+        &self,
+        jobs: &[JobNumber],
+        columns: &Columns,
+    ) -> Result<HashMap<JobNumber, Vec<NamedCell>>, JournalError>;
 }
 
 /// Reads the notices that wait for delivery.

@@ -1,15 +1,14 @@
 //! The table `cells`: the labels and columns of root jobs, for lists, searches and views.
 
-use super::commit_connection::BatchStatement;
+use super::commit_connection::{BatchStatement, CommitConnection};
 use super::connection::{params, to_sql_text};
 use super::pool::Session;
 use crate::error::JournalError;
-use crate::query::order_cells;
+use crate::query::CellRefill;
 use crate::record::JobNumber;
-use engine::{Cell, Columns, NamedCell};
-use std::collections::BTreeMap;
+use engine::{Cell, NamedCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use tokio_postgres::Row;
 
 /// Sets cells of jobs that exist.
 const SET_CELLS: &str = "
@@ -67,17 +66,49 @@ impl CellChanges {
     }
 }
 
-/// Returns the cells of a job that are not empty, in the order of the columns.
-pub(super) fn load(
-    session: &Session<'_>,
-    job: JobNumber,
-    columns: &Columns,
-) -> Result<Vec<NamedCell>, JournalError> {
-    if columns.is_empty() {
-        return Ok(Vec::new());
+/// The jobs that do not exist any more, or whose records have further entries.
+const MOVED_ON: &str = "
+SELECT u.job FROM unnest($1::bigint[], $2::bigint[]) AS u(job, entries)
+WHERE EXISTS (SELECT 1 FROM entries e WHERE e.job = u.job AND e.first >= u.entries)
+  OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.number = u.job)";
+
+/// Sets the cells of the jobs whose records have no further entries. Returns the others. Nothing is
+/// committed between the look and the change: this process alone writes, one commit at a time.
+pub(super) fn refill(
+    commits: &mut CommitConnection,
+    refills: &[CellRefill],
+) -> Result<BTreeSet<JobNumber>, JournalError> {
+    let jobs: Vec<JobNumber> = refills.iter().map(|refill| refill.job).collect();
+    let to_number = |refill: &CellRefill| i64::try_from(refill.entries).unwrap_or(i64::MAX);
+    let entries: Vec<i64> = refills.iter().map(to_number).collect();
+    let rows = commits.query(MOVED_ON, params![jobs, entries])?;
+    let others: BTreeSet<JobNumber> = rows.iter().map(|row| row.get(0)).collect();
+    let mut changes = CellChanges::default();
+    for refill in refills.iter().filter(|refill| !others.contains(&refill.job)) {
+        changes.add(refill.job, &refill.cells);
     }
-    let sql = "SELECT name, kind, value FROM cells WHERE job = $1";
-    let rows = session.query(sql, params![job])?;
-    let to_texts = |row: &Row| (row.get(0), row.get(1), row.get(2));
-    Ok(order_cells(columns, rows.iter().map(to_texts).collect()))
+    let statements = changes.statements();
+    if !statements.is_empty() {
+        commits.transact(statements)?;
+    }
+    Ok(others)
+}
+
+/// Stored cells, each a name, the name of a type and a value.
+pub(super) type CellRows = Vec<(String, String, String)>;
+
+/// Returns the cells of jobs that are not empty. Jobs without any are left out.
+pub(super) fn load_rows(
+    session: &Session<'_>,
+    jobs: &[JobNumber],
+) -> Result<HashMap<JobNumber, CellRows>, JournalError> {
+    let mut cells: HashMap<JobNumber, CellRows> = HashMap::new();
+    if jobs.is_empty() {
+        return Ok(cells);
+    }
+    let sql = "SELECT job, name, kind, value FROM cells WHERE job = ANY($1)";
+    for row in session.query(sql, params![jobs.to_vec()])? {
+        cells.entry(row.get(0)).or_default().push((row.get(1), row.get(2), row.get(3)));
+    }
+    Ok(cells)
 }

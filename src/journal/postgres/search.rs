@@ -4,7 +4,7 @@ use super::cells;
 use super::connection::{Params, params, to_sql_text};
 use super::reader::Reader;
 use crate::error::JournalError;
-use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
+use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason, order_cells};
 use crate::record::JobNumber;
 use crate::traits::SearchRecords;
 use engine::{JobId, JobState, ReasonId, StepIndex, Timestamp};
@@ -233,12 +233,15 @@ impl SearchRecords for Reader {
             found.reverse();
         }
         found.truncate(limit as usize);
+        let roots = found.iter().filter(|job| job.hit.parent_item.is_none());
+        let numbers: Vec<JobNumber> = roots.map(|job| job.hit.number).collect();
+        let mut cells = cells::load_rows(&session, &numbers)?;
         for job in &mut found {
             // A job with a damaged definition is listed without its number of steps.
             let definition = self.load_definition_by_number(&session, job.definition).ok();
-            if let Some(definition) = definition.as_ref().filter(|_| job.hit.parent_item.is_none())
+            if let Some((definition, rows)) = definition.as_ref().zip(cells.remove(&job.hit.number))
             {
-                job.hit.cells = cells::load(&session, job.hit.number, &definition.columns)?;
+                job.hit.cells = order_cells(&definition.columns, rows);
             }
             job.hit.steps = definition
                 .and_then(|definition| Some(definition.graphs.get(job.graph)?.steps.len()));

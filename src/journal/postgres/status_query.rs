@@ -1,14 +1,15 @@
 //! Reads the statuses of root jobs: pages of rows, the newest first, filtered by job, state and
 //! status.
 
+use super::cells;
 use super::connection::{Params, params, to_sql_text};
 use super::reader::Reader;
 use crate::error::JournalError;
-use crate::query::{StatusFilter, StatusRow};
+use crate::query::{StatusFilter, StatusRow, order_cells};
 use crate::record::JobNumber;
 use crate::traits::StatusRecords;
 use base::times::format_rfc3339;
-use engine::{JobId, Timestamp};
+use engine::{Columns, JobId, NamedCell, Timestamp};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,6 +60,17 @@ impl StatusRecords for Reader {
             });
         }
         Ok(rows)
+    }
+
+    fn load_cells(
+        &self,
+        jobs: &[JobNumber],
+        columns: &Columns,
+    ) -> Result<HashMap<JobNumber, Vec<NamedCell>>, JournalError> {
+        let session = self.pool.begin()?;
+        let rows = cells::load_rows(&session, jobs)?;
+        let ordered = rows.into_iter().map(|(job, rows)| (job, order_cells(columns, rows)));
+        Ok(ordered.filter(|(_, cells)| !cells.is_empty()).collect())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The writing end of a journal in PostgreSQL.
 
+use super::cells;
 use super::claim::{
     Announcement, Candidate, DatabaseInspection, Look, Purpose, TakenState, half_copied_error,
 };
@@ -14,6 +15,7 @@ use crate::checksums::{ledger_checksum, offset_checksum};
 use crate::error::{FileLoss, JournalError, Remedy};
 use crate::numbers::JobNumbers;
 use crate::ownership::Ownership;
+use crate::query::CellRefill;
 use crate::record::{
     Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset, StoredTrend,
 };
@@ -276,6 +278,14 @@ impl Journal for PostgresJournal {
 
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
         definitions.iter().try_for_each(|definition| self.writer.create_status_steps(definition))
+    }
+
+    fn refill_cells(
+        &mut self,
+        _definition: &Definition,
+        refills: &[CellRefill],
+    ) -> Result<BTreeSet<JobNumber>, JournalError> {
+        cells::refill(&mut self.writer.commits, refills)
     }
 
     fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {

@@ -1,15 +1,18 @@
 //! The table `cells`: the labels and columns of root jobs, for lists and searches. It is a
 //! projection, like the status tables.
 
-use super::unprojected::StatusChange;
 use crate::query::order_cells;
 use crate::record::JobNumber;
 use engine::{Cell, Columns, NamedCell};
 use rusqlite::{Connection, params};
 
-/// Writes the changed cells of a job, if the job exists.
-pub(super) fn write(connection: &Connection, change: &StatusChange) -> rusqlite::Result<()> {
-    if change.cells.is_empty() {
+/// Writes changed cells of a job, if the job exists.
+pub(super) fn write(
+    connection: &Connection,
+    job: JobNumber,
+    cells: &[NamedCell],
+) -> rusqlite::Result<()> {
+    if cells.is_empty() {
         return Ok(());
     }
     let mut delete = connection.prepare_cached("DELETE FROM cells WHERE job = ?1 AND name = ?2")?;
@@ -17,11 +20,11 @@ pub(super) fn write(connection: &Connection, change: &StatusChange) -> rusqlite:
         "INSERT OR REPLACE INTO cells(job, name, workflow, kind, value)
          SELECT number, ?2, workflow, ?3, ?4 FROM jobs WHERE number = ?1",
     )?;
-    for (name, cell) in &change.cells {
+    for (name, cell) in cells {
         match cell {
-            None => delete.execute(params![change.job, &**name])?,
+            None => delete.execute(params![job, &**name])?,
             Some(Cell { kind, text }) => {
-                insert.execute(params![change.job, &**name, kind.as_str(), &**text])?
+                insert.execute(params![job, &**name, kind.as_str(), &**text])?
             }
         };
     }
@@ -39,9 +42,6 @@ pub(super) fn load(
     job: JobNumber,
     columns: &Columns,
 ) -> rusqlite::Result<Vec<NamedCell>> {
-    if columns.is_empty() {
-        return Ok(Vec::new());
-    }
     let mut select =
         connection.prepare_cached("SELECT name, kind, value FROM cells WHERE job = ?1")?;
     let rows = select.query_map([job], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;

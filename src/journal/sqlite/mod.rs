@@ -30,6 +30,7 @@ mod notices;
 mod offsets;
 mod projection;
 mod reader;
+mod refill;
 mod reserve;
 mod retention;
 mod row_format;

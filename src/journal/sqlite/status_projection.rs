@@ -47,7 +47,7 @@ impl StatusTables {
                     .optional()?,
             };
             let Some(definition) = definition else { continue };
-            cells::write(connection, change)?;
+            cells::write(connection, change.job, &change.cells)?;
             if let Some(layout) = self.layout(connection, file, definition)? {
                 layout
                     .write_row(connection, change)

@@ -1,5 +1,6 @@
 //! Reads the status tables: pages of rows, the newest first, filtered by job, state and status.
 
+use super::cells;
 use super::reader::Reader;
 use super::status_table::{INDEXED_COLUMNS_MAX, StatusTable};
 use crate::error::JournalError;
@@ -7,8 +8,10 @@ use crate::query::{StatusFilter, StatusRow};
 use crate::record::JobNumber;
 use crate::sql::quote_identifier;
 use crate::traits::StatusRecords;
+use engine::{Columns, NamedCell};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
+use std::collections::HashMap;
 
 /// The most rows that are counted to find the rarest of several conditions. Conditions that match
 /// more rows are considered equally common.
@@ -77,6 +80,20 @@ impl StatusRecords for Reader {
                 rows.collect()
             };
             read().map_err(|error| self.to_journal_error(error))
+        })
+    }
+
+    fn load_cells(
+        &self,
+        jobs: &[JobNumber],
+        columns: &Columns,
+    ) -> Result<HashMap<JobNumber, Vec<NamedCell>>, JournalError> {
+        self.read_projected(|connection| {
+            let load = |job: &JobNumber| Ok((*job, cells::load(connection, *job, columns)?));
+            let loaded: rusqlite::Result<HashMap<_, _>> = jobs.iter().map(load).collect();
+            let mut loaded = loaded.map_err(|error| self.to_journal_error(error))?;
+            loaded.retain(|_, cells| !cells.is_empty());
+            Ok(loaded)
         })
     }
 }

@@ -129,7 +129,7 @@ pub(super) struct TableLayout {
     /// The quoted column of each step, by the step's index; `None` if the step has no column.
     columns: Vec<Option<String>>,
     /// The quoted columns of cells, by the names of the columns in the workflow.
-    cells: HashMap<String, String>,
+    pub(super) cells: HashMap<String, String>,
 }
 
 impl TableLayout {

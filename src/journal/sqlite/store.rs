@@ -7,6 +7,7 @@ use super::schema::JournalOptions;
 use super::writer::JournalWriter;
 use crate::error::{FileLoss, JournalError};
 use crate::numbers::JobNumbers;
+use crate::query::CellRefill;
 use crate::record::{
     Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset, StoredTrend,
 };
@@ -136,6 +137,14 @@ impl Journal for SqliteJournal {
 
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
         self.writer().create_status_tables(definitions.iter().copied())
+    }
+
+    fn refill_cells(
+        &mut self,
+        definition: &Definition,
+        refills: &[CellRefill],
+    ) -> Result<BTreeSet<JobNumber>, JournalError> {
+        self.writer().refill_cells(definition, refills)
     }
 
     fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {

@@ -53,6 +53,7 @@ pub use past::{
 pub use places::{InDatabase, InFile, Place};
 pub use searches::{
     a_search_finds_by_all_that_is_kept_in_either_order, a_search_finds_the_jobs_of_a_schedule,
+    cells_are_refilled_unless_their_job_has_gone_on,
     labels_and_columns_are_found_until_their_job_is_deleted,
 };
 use std::sync::Arc;
@@ -92,6 +93,7 @@ macro_rules! journal_rules {
             a_search_finds_by_all_that_is_kept_in_either_order
             a_search_finds_the_jobs_of_a_schedule
             labels_and_columns_are_found_until_their_job_is_deleted
+            cells_are_refilled_unless_their_job_has_gone_on
             failures_are_grouped_and_found_by_reason_until_their_job_is_deleted
             a_root_job_is_found_once_however_many_of_its_jobs_failed
             failures_from_before_their_table_are_found_too

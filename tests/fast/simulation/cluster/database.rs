@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workflow_manager::engine::{Control, ControlKey, Definition, Millis, RateMark, Timestamp};
 use workflow_manager::journal::{
-    Deletion, DiskUsage, FileLoss, JobNumber, JobNumbers, Journal, JournalError, NoticeNumber,
-    Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredLedger, StoredOffset, StoredTrend,
+    CellRefill, Deletion, DiskUsage, FileLoss, JobNumber, JobNumbers, Journal, JournalError,
+    NoticeNumber, Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredLedger, StoredOffset,
+    StoredTrend,
 };
 
 /// The number of a process.
@@ -229,6 +230,14 @@ impl Journal for FencedJournal {
 
     fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
         self.commit(|journal| journal.store_ledgers(ledgers))
+    }
+
+    fn refill_cells(
+        &mut self,
+        definition: &Definition,
+        refills: &[CellRefill],
+    ) -> Result<BTreeSet<JobNumber>, JournalError> {
+        self.commit(|journal| journal.refill_cells(definition, refills))
     }
 
     fn store_trends(

@@ -1,12 +1,13 @@
 //! What a search finds.
 
 use super::{Live, Place, chain, opened};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use workflow_manager::engine::{
     Column, Columns, Definition, Expression, Input, JobId, JobState, Message, Operation, Origin,
     ScheduledSlot, Timestamp,
 };
-use workflow_manager::journal::{JobFilter, JobNumber, Journal, NewJob, SearchOrder};
+use workflow_manager::journal::{CellRefill, JobFilter, JobNumber, Journal, NewJob, SearchOrder};
 
 /// Four jobs, created at 1 to 4: the first completed and the second was cancelled, at 100; the
 /// third is paused; the fourth runs.
@@ -182,4 +183,60 @@ pub fn labels_and_columns_are_found_until_their_job_is_deleted(place: &dyn Place
     journal.append(&[&first.take(cancel()), &second.take(cancel())]).expect("commits");
     assert_eq!(journal.delete_jobs(&[1, 2], u32::MAX).expect("deletes").roots, 2);
     check(&*journal, &first, [&[], &[], &[], &[]]);
+}
+
+/// Two jobs of a workflow whose columns change: one has gone on since its cells were computed.
+pub fn cells_are_refilled_unless_their_job_has_gone_on(place: &dyn Place) {
+    let define = |label: Option<&str>, list: &[(&str, &str)]| {
+        let value = |text: &str| Expression::parse(text).expect(text);
+        let column =
+            |(name, text): &(&str, &str)| Column { name: (*name).into(), value: value(text) };
+        let list = list.iter().map(column).collect();
+        let columns = Columns { label: label.map(value), list };
+        Arc::new(Definition { name: "orders".to_owned(), columns, ..(*chain()).clone() })
+    };
+    let old = define(None, &[("order", "job.n")]);
+    let changed = [("total", "steps.a.output.cents"), ("gone", "steps.gone.output.x")];
+    let new = define(Some("'Job ' + string(job.n)"), &changed);
+    let mut journal = opened(place);
+    journal.create_status_tables(&[&old]).expect("tables of statuses");
+    let (mut first, created) = Live::create(1, 1, &old);
+    let (second, of_second) = Live::create(2, 2, &old);
+    journal.append(&[&created, &of_second]).expect("commits");
+    journal.create_status_tables(&[&new]).expect("tables of statuses");
+    let refill = |number: JobNumber, live: &Live| {
+        let refilled = live.job.refilled_cells(&new.columns);
+        assert!(refilled.lacks_step, "no job has the step `gone`");
+        CellRefill { job: number, entries: live.job.entry_count(), cells: refilled.cells }
+    };
+    let cells_of = |journal: &dyn Journal, job: JobNumber| -> String {
+        let cells = journal.records().load_cells(&[job], &new.columns).expect("reads");
+        let cells = cells.get(&job).map_or(&[][..], Vec::as_slice);
+        let text = |(name, cell): &(Arc<str>, Option<_>)| {
+            format!("{name}={}", serde_json::to_string(cell).expect("JSON"))
+        };
+        cells.iter().map(text).collect::<Vec<_>>().join(" ")
+    };
+    let early = refill(1, &first);
+    journal.append(&[&first.reply("a", r#"{"cents":7.5}"#)]).expect("commits");
+    let erased = CellRefill { job: 99, ..early.clone() };
+    let others = journal.refill_cells(&new, &[early, refill(2, &second), erased]).expect("writes");
+    assert_eq!(others, BTreeSet::from([1, 99]), "one has gone on, one does not exist");
+    assert_eq!(cells_of(&*journal, 1), "order=1", "it is left as it was");
+    assert_eq!(cells_of(&*journal, 2), r#"label="Job 2" order=2"#);
+
+    let others = journal.refill_cells(&new, &[refill(1, &first)]).expect("writes");
+    assert_eq!(others, BTreeSet::new());
+    let of_first = r#"label="Job 1" total=7.5 order=1"#;
+    assert_eq!(cells_of(&*journal, 1), of_first);
+    // A search shows the cells of the job's own columns first.
+    let filter = JobFilter { label: Some("job 1".to_owned()), ..JobFilter::default() };
+    let order = SearchOrder::OldestFirst;
+    let hits = journal.records().search(&filter, order, order.start_cursor(), 9).expect("reads");
+    let names: Vec<&str> = hits[0].cells.iter().map(|(name, _)| &**name).collect();
+    assert_eq!((hits.len(), names), (1, vec!["order", "label", "total"]));
+
+    let copy = place.crash();
+    drop(journal);
+    assert_eq!(cells_of(&*opened(&*copy), 1), of_first, "it is there after a crash");
 }
