@@ -103,6 +103,9 @@
  * @typedef {{ n: number, at: string, kind: string, step?: string, attempt?: number, payload?: string, payloadBytes?: number, payloadOmitted?: boolean, item?: number, items?: number, from?: number, count?: number, job?: string, reason?: string, status?: string, message?: string, progress?: unknown, warning?: string, retryAt?: string, queue?: string, raw?: string }} Entry
  *
  * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, label?: string, columns?: Record<string, string | number | boolean>, startsAt?: string, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
+ * @typedef {{ job: string, workflow: string, root?: string, task?: string, item?: number, label?: string, columns?: Record<string, string | number | boolean>, step: string, attempt: number, status: string, since: string, statusKey?: string, statuses?: string[] }} InboxStep
+ * @typedef {{ steps: InboxStep[], count: number, workflows: Record<string, number>, next?: string }} InboxPage
+ *
  * @typedef {{ jobs: Found[], next?: string, count?: number, countIsMinimum?: boolean }} FoundPage
  *
  * @typedef {{ reason: string, reasonId: string, workflow: string, count: number, children: number, first: string, last: string, job: string, example: string }} FailedReason jobs and child jobs that failed alike

@@ -77,7 +77,7 @@ function skeleton(view) {
 /** How many steps wait for a person. */
 function letters() {
   const data = inbox.data;
-  return data?.total ? html`<span class="side-count letters-count" title="wait for a person">${few(data.total)}${data.minimum ? '+' : ''}<span class="sr"> wait for a person</span></span>` : nothing;
+  return data?.total ? html`<span class="side-count letters-count" title="wait for a person">${few(data.total)}<span class="sr"> wait for a person</span></span>` : nothing;
 }
 
 function sideWorkflows() {

@@ -34,6 +34,7 @@ mod glossary;
 mod grpc;
 mod history;
 mod http;
+mod inbox;
 mod job_limits;
 mod journal;
 mod journal_files;

@@ -8,8 +8,9 @@ use super::passivation::{PassivatedJob, PassivatedTree, PassivatedWait};
 use base::clock;
 use dashmap::DashMap;
 use dashmap::mapref::one::Ref;
-use engine::{Definition, JobId, ParentItem};
+use engine::{Definition, JobId, ParentItem, Timestamp};
 use journal::JobNumber;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
@@ -46,6 +47,44 @@ struct DefinitionKey(usize);
 impl DefinitionKey {
     fn from_definition(definition: &Arc<Definition>) -> DefinitionKey {
         DefinitionKey(Arc::as_ptr(definition).addr())
+    }
+}
+
+/// A job with external steps that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AskedJob {
+    /// Since when the first of them waits.
+    pub since: Timestamp,
+    /// The job's id.
+    pub id: JobId,
+}
+
+/// Jobs with external steps that run.
+pub struct AskedJobs {
+    /// A page of the jobs, those that have waited longest first.
+    pub jobs: Vec<AskedJob>,
+    /// How many such steps run in the jobs of each workflow, by its full name.
+    pub steps: BTreeMap<String, usize>,
+}
+
+/// A page of jobs that is filled in any order. The heap has the one on top that goes first when
+/// there are too many.
+struct AskedPage {
+    after: Option<AskedJob>,
+    limit: usize,
+    heap: BinaryHeap<AskedJob>,
+}
+
+impl AskedPage {
+    fn add(&mut self, job: AskedJob) {
+        let is_before_last = || self.heap.peek().is_some_and(|last| job < *last);
+        let has_place = self.heap.len() < self.limit || is_before_last();
+        if has_place && self.after.is_none_or(|after| job > after) {
+            self.heap.push(job);
+            if self.heap.len() > self.limit {
+                self.heap.pop();
+            }
+        }
     }
 }
 
@@ -234,6 +273,46 @@ impl Routes {
         self.find(id).map_or_else(of_passivated, |route| route.listed_state())
     }
 
+    /// Returns the jobs with external steps that run, those that have waited longest first: at most
+    /// `limit` of them, of one workflow if one is given, after the cursor `after`.
+    pub fn asked_jobs(
+        &self,
+        workflow: Option<&str>,
+        after: Option<AskedJob>,
+        limit: usize,
+    ) -> AskedJobs {
+        let mut page = AskedPage { after, limit, heap: BinaryHeap::new() };
+        let mut workflows: HashMap<DefinitionKey, (Arc<Definition>, usize, bool)> = HashMap::new();
+        let mut visit = |id: JobId, definition: &Arc<Definition>, state: ListedState| {
+            let Some(since) = state.asked_since else { return };
+            let key = DefinitionKey::from_definition(definition);
+            let (_, steps, is_wanted) = workflows.entry(key).or_insert_with(|| {
+                let is_wanted = workflow.is_none_or(|name| definition.full_name() == name);
+                (definition.clone(), 0, is_wanted)
+            });
+            *steps += state.asked_steps;
+            if *is_wanted {
+                page.add(AskedJob { since, id });
+            }
+        };
+        for route in &self.0.routes {
+            if let Some(state) = route.listed_state.get() {
+                visit(*route.key(), &route.definition, state);
+            }
+        }
+        for route in &self.0.passivated {
+            visit(*route.key(), &route.definition, route.listed_state);
+        }
+        let mut steps = BTreeMap::new();
+        for (definition, count, _) in workflows.into_values() {
+            *steps.entry(definition.full_name()).or_default() += count;
+        }
+        let mut jobs = page.heap.into_sorted_vec();
+        // A job that is being passivated or activated may be in both tables.
+        jobs.dedup();
+        AskedJobs { jobs, steps }
+    }
+
     /// Returns whether no job takes input or is passivated.
     pub fn is_empty(&self) -> bool {
         self.0.routes.is_empty() && self.0.passivated.is_empty()
@@ -314,5 +393,59 @@ mod tests {
             assert!(routes.is_empty() && routes.root_count() == 0);
             assert!(routes.definitions().is_empty(), "no job runs the definition any more");
         });
+    }
+    /// Adds a passivated job of a workflow, whose external steps have waited since a time.
+    fn add_asked(table: &RouteTable, workflow: &str, number: i64, asked_since: Option<i64>) {
+        let listed_state = ListedState {
+            steps_done: 0,
+            begins_at: None,
+            asked_since: asked_since.map(Timestamp),
+            asked_steps: if asked_since.is_some() { 2 } else { 0 },
+        };
+        let member = PassivatedJob {
+            id: JobId(uuid::Uuid::from_u128(number.unsigned_abs().into())),
+            number,
+            is_child: false,
+            listed_state,
+            waits: Arc::new([]),
+            graph: 0,
+            demands: Vec::new(),
+        };
+        table.add_passivated(&PassivatedTree {
+            members: vec![member],
+            definition: Arc::new(Definition::new(workflow, Vec::new())),
+            state: engine::JobState::Running,
+            bytes: 0,
+            due: None,
+            is_pending: false,
+        });
+    }
+
+    #[test]
+    fn jobs_that_ask_are_paged_from_the_one_that_has_waited_longest() {
+        let (table, routes) = new_route_table();
+        for number in 1..=50 {
+            // Two have waited for the same time, and one in five does not wait.
+            let since = (number % 5 > 0).then_some(1_000 - number / 2);
+            add_asked(&table, if number % 2 == 0 { "even" } else { "odd" }, number, since);
+        }
+        let all = routes.asked_jobs(None, None, 100);
+        assert_eq!(all.jobs.len(), 40);
+        assert!(all.jobs.is_sorted() && all.jobs[0].since == Timestamp(1_000 - 24));
+        let expected = [("even".to_owned(), 40), ("odd".to_owned(), 40)].into();
+        assert_eq!(all.steps, expected, "each has two steps");
+        let (mut paged, mut after) = (Vec::new(), None);
+        loop {
+            let page = routes.asked_jobs(None, after, 7).jobs;
+            after = page.last().copied();
+            paged.extend_from_slice(&page);
+            if page.len() < 7 {
+                break;
+            }
+        }
+        assert_eq!(paged, all.jobs);
+        let odd = routes.asked_jobs(Some("odd"), None, 100);
+        assert_eq!((odd.jobs.len(), odd.steps), (20, expected), "all workflows are counted");
+        assert!(odd.jobs.iter().all(|job| job.id.0.as_u128() % 2 == 1));
     }
 }

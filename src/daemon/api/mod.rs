@@ -20,6 +20,7 @@ mod events;
 mod first_head;
 pub mod guard;
 mod history;
+mod inbox;
 mod items;
 pub mod jobs;
 pub mod leases;

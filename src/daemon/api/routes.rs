@@ -6,9 +6,10 @@ use super::problem::Problem;
 use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
-    check, children, controls, definitions, events, guard, history, items, jobs, limits, manager,
-    misdirected, observe, openapi, operations, page, principal, queues, reasons, redispatch,
-    replies, schedules, search, status, step, step_down, token, trends, why, worker, workflows,
+    check, children, controls, definitions, events, guard, history, inbox, items, jobs, limits,
+    manager, misdirected, observe, openapi, operations, page, principal, queues, reasons, redispatch,
+    refill, replies, schedules, search, status, step, step_down, token, trends, why, worker,
+    workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -31,6 +32,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         definitions::ROUTES,
         events::ROUTES,
         history::ROUTES,
+        inbox::ROUTES,
         items::ROUTES,
         jobs::ROUTES,
         limits::ROUTES,
@@ -215,7 +217,7 @@ mod tests {
         let queues = ["/api/queue/{queue}", "/api/queues"];
         let others = events.into_iter().chain(queues);
         let limits = ["/api/controls", "/api/limits", "/api/limits/{limit}"];
-        let others = others.chain(limits).chain(["/api/schedules"]);
+        let others = others.chain(limits).chain(["/api/inbox", "/api/schedules"]);
         assert_eq!(refused, others.collect());
         for (method, expected) in [
             (Method::HEAD, Server::Any),

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use std::sync::Arc;
 
 /// The columns of a job that have a value, by their names, in the order of the workflow file.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct CellsView(Vec<(Arc<str>, Cell)>);
 
 impl CellsView {

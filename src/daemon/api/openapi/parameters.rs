@@ -152,6 +152,14 @@ pub(in crate::api) const CURSOR: Parameter =
     query("cursor", Pattern("^[0-9]{1,18}$", "4711"), "The `next` of the page before");
 pub(in crate::api) const KEY_CURSOR: Parameter =
     query("cursor", AnyText, "The `next` of the page before: the last key that it listed");
+pub(in crate::api) const ASKED_CURSOR: Parameter = query(
+    "cursor",
+    Pattern(
+        "^[0-9]{1,19}\\.[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+        "1795256418000000000.f557697b-f911-401c-86b7-6d9b62f1f2bb",
+    ),
+    "The `next` of the page before",
+);
 pub(in crate::api) const DOUBLE_CURSOR: Parameter = query(
     "cursor",
     Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
