@@ -131,7 +131,7 @@
  *
  * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, cancelled: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string }[] }} Reasons
- * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
+ * @typedef {{ job: string, state: string, created: string, updated: string, label?: string, columns?: Record<string, string | number | boolean>, steps: Record<string, string> }} StatusRow
  * @typedef {{ manager: string, address?: string, since: string }} ActiveManager
  * @typedef {object} Cluster the managers that share a database
  * @property {string} name

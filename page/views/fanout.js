@@ -206,7 +206,7 @@ class Fanout {
   }
 
   title() {
-    return plain(`${this.#step} of ${shortId(this.#id)}`);
+    return plain(`${this.#step} of ${this.#job.data?.label ?? shortId(this.#id)}`);
   }
 
   live() {

@@ -6,7 +6,7 @@ import { closeDialog, copied, messageOf, openDialog, tell } from '../lib/app.js'
 import { after } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
-import { counted, shortId, shown } from '../lib/text.js';
+import { counted, plain, shortId, shown } from '../lib/text.js';
 
 /** @import { Definition, Job, Queue, Step, StepDefinition } from '../lib/types.js' */
 /** @import { TemplateResult } from '../vendor/lit-html@3.3.3/lit-html.js' */
@@ -88,22 +88,23 @@ export function ask({ title, text, button, danger = false, why = false, shell, r
 export function operate(job, operation, done) {
   const { name, label } = operation;
   const id = job.uuid;
+  const called = plain(job.label ?? shortId(id));
   const call = (/** @type {string | undefined} */ reason) => act('POST', ['job', id, name], { reason });
   const word = { pause: 'paused', resume: 'resumed', retry: 'retried', cancel: 'cancelled' }[name] ?? name;
   if (!operation.asks) {
-    carryOut(`Job ${shortId(id)} is ${word}`, () => call(undefined), done).catch((error) => tell(messageOf(error), 'problem'));
+    carryOut(`Job ${called} is ${word}`, () => call(undefined), done).catch((error) => tell(messageOf(error), 'problem'));
     return;
   }
   const running = job.steps.filter((step) => step.state === 'running');
   const children = job.steps.reduce((sum, step) => sum + (step.state === 'running' && step.children ? (step.children.items ?? 0) - step.children.ended : 0), 0);
   ask({
-    title: `${label} job ${shortId(id)}?`,
+    title: `${label} job ${called}?`,
     text: html`<p>${operation.says}</p><ul class="facts-list"><li>${counted(running.length, 'step')} under way: ${running.length ? running.slice(0, 8).map((step, index) => html`${index ? ', ' : ''}<b>${shown(step.name)}</b>`) : 'none'}${running.length > 8 ? ' …' : ''}</li>${children ? html`<li>${counted(children, 'child job')} not ended yet</li>` : nothing}</ul>`,
     button: `${label} it`,
     danger: true,
     shell: [command(name, id), curl('POST', ['job', id, name])],
     why: true,
-    run: (reason) => carryOut(`Job ${shortId(id)} is ${word}`, () => call(reason), done),
+    run: (reason) => carryOut(`Job ${called} is ${word}`, () => call(reason), done),
   });
 }
 
@@ -113,13 +114,14 @@ export function operate(job, operation, done) {
  */
 export function erase(job, done) {
   const id = job.uuid;
+  const called = plain(job.label ?? shortId(id));
   ask({
-    title: `Erase job ${shortId(id)}?`,
+    title: `Erase job ${called}?`,
     text: html`<p>The job, its record, its payloads and all its child jobs are erased from the journal. This cannot be taken back.</p>`,
     button: 'Erase it for good',
     danger: true,
     shell: [command('delete', id), curl('DELETE', ['job', id], { erase: true })],
-    run: () => carryOut(`Job ${shortId(id)} is erased`, () => act('DELETE', ['job', id], { erase: true }), done),
+    run: () => carryOut(`Job ${called} is erased`, () => act('DELETE', ['job', id], { erase: true }), done),
   });
 }
 

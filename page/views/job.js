@@ -81,6 +81,8 @@ class JobView {
   #definition;
   #definitionMissing = '';
   #asked = '';
+  /** Of a child job: its root job. @type {{ id: string, label: string | undefined } | undefined} */
+  #root;
   /** @type {Stream | undefined} */
   #stream;
   #timer;
@@ -103,6 +105,7 @@ class JobView {
       const job = await get(['job', id], { view: 'light' }, signal);
       // It is needed next: ask before anything is drawn.
       if (job.definition && !this.#definition) definitionOf(job.definition).catch(() => {});
+      if (job.parent) this.#askRoot(job.parent.root);
       return job;
     });
     this.#then = new Source((signal) => get(['job', id], { view: 'light', at: this.#at }, signal));
@@ -134,6 +137,16 @@ class JobView {
       if (round % 5 === 0) this.#lookWhy();
       redraw();
     }, 1000);
+  }
+
+  /** A child job is known by the label of its root job. @param {string} root */
+  #askRoot(root) {
+    if (this.#root) return;
+    this.#root = { id: root, label: undefined };
+    get(['job', root], { view: 'light' }, undefined).then((/** @type {Job} */ { label }) => {
+      this.#root = { id: root, label };
+      redraw();
+    }).catch(() => {});
   }
 
   stop() {
@@ -295,7 +308,7 @@ class JobView {
     const ended = isEnd(job.state);
     return html`<header class="job-head">
       <div class="job-name">
-        <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a>${job.parent ? html`<span class="quiet">/</span><a href=${link(['job', job.parent.job])}>${shortId(job.parent.job)}</a><span class="quiet">/</span><span>${shown(job.task ?? 'task')} ${count(job.parent.item)}</span>` : nothing}</nav>
+        <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a>${job.parent ? html`${job.parent.root === job.parent.job ? nothing : html`<span class="quiet">/</span><a href=${link(['job', job.parent.root])}>${named(this.#root?.label, job.parent.root)}</a>`}<span class="quiet">/</span><a href=${link(['job', job.parent.job])}>${named(job.parent.root === job.parent.job ? this.#root?.label : undefined, job.parent.job)}</a><span class="quiet">/</span><span>${shown(job.task ?? 'task')} ${count(job.parent.item)}</span>` : nothing}</nav>
         <div class="job-title"><h1>${named(job.label, job.uuid)}</h1><button class="tool tiny" aria-label="Copy the id" title="Copy ${job.uuid}" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button>${badge(job.state)}<span class="job-when">${job.startsAt && !ended ? html`<span class="quiet">starts at</span> ${moment(job.startsAt)}` : html`${moment(job.created, { relative: ended })} <span class="quiet">· ${ended ? 'took' : 'for'}</span> <b>${span(to - from)}</b>`}${job.waitsFor ? html` <span class="quiet">· waits for</span> ${placeOf(job.waitsFor)}` : nothing}${job.schedule ? html` <span class="quiet">· by</span> <a href=${link(['schedules'], { schedule: job.schedule })} title=${plain(`Slot ${job.slot ?? ''} of schedule ${job.schedule}`)}>${shown(job.schedule)}</a>` : nothing}</span></div>
       </div>
       <div class="job-actions">${operations.map((operation) => html`<button class="button ${operation.name === 'retry' || operation.name === 'resume' ? 'primary' : ''}" ?disabled=${past} @click=${() => operate(job, operation, this.#done)}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}

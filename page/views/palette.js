@@ -2,7 +2,7 @@
 
 import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
-import { token } from '../lib/api.js';
+import { get, token } from '../lib/api.js';
 import { app, closeDialog, copied, go, openDialog } from '../lib/app.js';
 import { attached } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
@@ -15,6 +15,7 @@ import { shown } from '../lib/text.js';
 import { openSave } from './saved.js';
 
 /** @import { PATHS } from '../lib/icons.js' */
+/** @import { FoundPage } from '../lib/types.js' */
 
 /** @typedef {{ name: string, hint: string, sign: keyof typeof PATHS, run?: () => void, fill?: string }} Choice */
 
@@ -35,6 +36,18 @@ function write(to) {
   text = to;
   chosen = 0;
   list = choices();
+  const id = uuidOf(to.trim());
+  if (id) void askLabel(to, id);
+}
+
+/** A job is named by its label once that is known; what Enter does stays. @param {string} typed @param {string} id */
+async function askLabel(typed, id) {
+  /** @type {FoundPage} */
+  const { jobs } = await get(['jobs', 'search'], { id, limit: 1 }, undefined).catch(() => ({ jobs: [] }));
+  const label = jobs[0]?.label;
+  if (label === undefined || text !== typed || !list.length) return;
+  list[0] = { ...list[0], name: `Open job ${label}` };
+  redraw();
 }
 
 /** @returns {Choice[]} */

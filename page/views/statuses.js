@@ -12,7 +12,7 @@ import { changed, link } from '../lib/route.js';
 import { fullName, parted, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { isEnd, JOB_STATES, sign } from '../lib/states.js';
-import { count, counted, plain, shortId, shown } from '../lib/text.js';
+import { count, counted, named, plain, shown } from '../lib/text.js';
 import { millis, clock } from '../lib/time.js';
 
 /** @import { FoundPage, StatusRow } from '../lib/types.js' */
@@ -170,6 +170,7 @@ class Statuses {
     const column = this.#columns.includes(this.#column) ? this.#column : (this.#columns[0] ?? '');
     const filtered = [...query.keys()].some((key) => key !== 'cursor');
     const all = workflows.data ?? [];
+    const own = [...new Set(rows.flatMap((row) => Object.keys(row.columns ?? {})))];
     return html`<div class="statuses">
       <header class="page-head"><h1>Statuses</h1>
         <select class="field" aria-label="Workflow" @change=${(/** @type {Event} */ event) => go(link(['statuses', .../** @type {HTMLSelectElement} */ (event.target).value.split('/')]))}>${[...new Set([...all.map(fullName), this.#workflow])].map((name) => html`<option value=${name} .selected=${live(name === this.#workflow)}>${plain(name)}</option>`)}</select>
@@ -182,11 +183,12 @@ class Statuses {
       ${refusal(this.#rows.problem)}
       ${data ? html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Sheet">
         <div class="sheet-wrap" data-place tabindex="0" role="region" aria-label="Sheet of statuses"><table class="sheet">
-          <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th class="sheet-created">Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}</tr></thead>
+          <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th class="sheet-created">Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}${own.map((name) => html`<th>${shown(name)}</th>`)}</tr></thead>
           <tbody @pointerenter=${this.#list.hold} @pointerleave=${this.#list.hold} @focusin=${this.#cellFocused} @focusout=${this.#list.hold}>${repeat(rows, (row) => row.job, (row) => html`<tr class=${this.#list.gone.has(row.job) ? 'not-found' : ''} data-row=${row.job}>
-            <th scope="row" class="frozen"><a href=${link(['job', row.job])}><code>${shown(shortId(row.job))}</code></a></th>
+            <th scope="row" class="frozen"><a href=${link(['job', row.job])}>${named(row.label, row.job)}</a></th>
             <td class="sheet-state">${sign(row.state)}${shown(row.state)}</td><td class="number left sheet-created" title=${row.created}>${clock(millis(row.created))}</td>
             ${this.#columns.map((step) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td data-step=${step} tabindex=${row.job === entry && step === column ? '0' : '-1'}>${word ? html`<a class="status-word ${wordTone(word, row.state)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
+            ${own.map((name) => html`<td>${row.columns?.[name] === undefined ? nothing : shown(String(row.columns[name]))}</td>`)}
           </tr>`)}</tbody>
         </table></div>
         ${rows.length || !this.#rows.told ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits,
-    Message, Millis, Operation, Origin, ParentItem, Reply, Retry, Sender, Step, StepIndex,
-    Timestamp, UnreadReplies,
+    Column, Context, Decision, Definition, Dependency, Expression, FanOutKeys, Graph, Input, Job,
+    JobId, Limits, Message, Millis, Operation, Origin, ParentItem, Reply, Retry, Sender, Step,
+    StepIndex, Timestamp, UnreadReplies,
 };
 use workflow_manager::events::Event;
 use workflow_manager::journal::{
@@ -195,6 +195,76 @@ fn the_end_of_an_ended_job_has_the_id_that_it_had_also_after_a_restart() {
     let all = [decision.recorded].into_iter().chain(rows);
     let recovered = Job::recover(fresh.origin().clone(), None, all);
     assert_eq!(Event::from_state(&recovered, "/test"), Event::from_state(&told.job, "/test"));
+}
+
+#[test]
+fn what_waits_for_people_is_told_once_for_each_attempt() {
+    let retry = Retry { attempts: 2, backoff: Millis(0), ..Retry::default() };
+    let steps = vec![
+        Step::with_name("work"),
+        Step {
+            depends: vec![Dependency::Step(StepIndex(0))],
+            external: true,
+            retry: Some(retry),
+            ..Step::with_name("sign")
+        },
+    ];
+    let graph = Graph::new("human".to_owned(), None, steps);
+    let mut definition = Definition::new("human", vec![graph]);
+    definition.columns.label = Some(Expression::parse("job.title").expect("a label"));
+    let total = Expression::parse("steps.work.output.total").expect("a column");
+    definition.columns.list.push(Column { name: "total".into(), value: total });
+    let definition = Arc::new(definition);
+    let origin = Origin::for_root_job(id(1), definition, Timestamp(1_000));
+    let message = Message::parse(br#"{"title":"Order 4711"}"#).expect("a message");
+    let (job, decision) = Job::create(origin, message, &context(1_000));
+    let mut told = Told { job, events: Vec::new(), now: 1_000 };
+    told.tell(&decision);
+    told.reply("work", result(r#"{"total":12.5}"#));
+    told.take(Input::from_request(Operation::Pause));
+    told.take(Input::from_request(Operation::Resume));
+    let by_hand =
+        |reply: Reply| Input::from_request(Operation::Reply { step: "sign".to_owned(), reply });
+    told.take(by_hand(Reply::Error(r#"{"error":"not yet"}"#.into())));
+    let due = told.job.next_timer().expect("the next attempt");
+    told.take(Input::Timer { due, unread: UnreadReplies::new() });
+    told.take(by_hand(result("{}")));
+    let expected = [
+        "job.running",
+        "step.running work",
+        "step.completed work",
+        "step.running sign",
+        "step.asked sign",
+        "job.paused",
+        "job.running",
+        "step.attempt-failed sign",
+        "step.running sign",
+        "step.asked sign",
+        "step.completed sign",
+        "job.completed",
+    ];
+    assert_eq!(told.names(), expected);
+    let (first, second) = (&told.events[4], &told.events[9]);
+    for (event, attempt) in [(first, 1), (second, 2)] {
+        let data = &event["data"];
+        assert_eq!(
+            (&data["attempt"], &data["state"], &data["workflow"], &data["job"]),
+            (&json!(attempt), &json!("running"), &json!("human"), &json!(id(1)))
+        );
+    }
+    let ids: HashSet<&str> =
+        told.events.iter().map(|event| event["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), told.events.len(), "each has an id of its own");
+
+    // The label and the columns are those that the job has at the event.
+    for (at, event) in told.events.iter().enumerate() {
+        let total = if at < 2 { Value::Null } else { json!({ "total": 12.5 }) };
+        let data = &event["data"];
+        assert_eq!((&data["label"], &data["columns"]), (&json!("Order 4711"), &total), "{at}");
+    }
+    let end: Value =
+        serde_json::from_slice(&Event::from_state(&told.job, "/test").body).expect("JSON");
+    assert_eq!(Some(&end), told.events.last());
 }
 
 #[test]

@@ -65,6 +65,10 @@ fn jobs_are_shown_and_found_by_their_labels_and_columns() {
         assert_eq!(found(&api, "column.order=4711&state=failed").await, [""; 0]);
         for (query, problem) in [
             ("column.ordr=1", "no workflow has a column \"ordr\"; did you mean \"order\"?"),
+            (
+                "workflow=orders&column.ordr=1",
+                "workflow orders has no column \"ordr\"; did you mean",
+            ),
             ("workflow=plain&column.order=1", "workflow plain has no column \"order\""),
             ("label=", "expected a text of 1 to 256 bytes"),
             (&format!("parent={first}&label=x"), "parent asks for child jobs"),
@@ -76,6 +80,22 @@ fn jobs_are_shown_and_found_by_their_labels_and_columns() {
         let bulk = api.post("/api/jobs/rerun?step=invoice&column.order=4711&dryRun=true", "").await;
         assert_eq!(bulk.json()["matched"], 1, "{}", bulk.text());
         assert_eq!(bulk.json()["jobs"][0]["columns"], columns);
+        let refused = api.post("/api/jobs/cancel?column.ordr=4711&dryRun=true", "").await;
+        let detail = refused.detail();
+        assert!(detail.contains("did you mean \"order\"?"), "{detail}");
+
+        // The sheet of statuses has them, as JSON and as CSV.
+        let sheet = api.get_json("/api/status/orders").await;
+        assert_eq!(sheet["rows"][1]["label"], "<b>Order</b> 4711  [31m");
+        assert_eq!(sheet["rows"][1]["columns"], columns);
+        assert_eq!(sheet["rows"][0]["columns"], json!({ "order": "4712" }));
+        let csv = api.get("/api/status/orders", &[("Accept", "text/csv")]).await.text();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines[0], "job,state,created,updated,invoice,label,order,select,total");
+        assert!(lines[1].ends_with(",COMPLETED,another,4712,,"), "{csv}");
+        assert!(lines[2].ends_with(",4711,\"a'b\"\"c--\",12.5"), "{csv}");
+        let sheet = api.get_json("/api/status/plain").await;
+        assert_eq!((sheet["rows"][0].get("label"), sheet["rows"][0].get("columns")), (None, None));
         let metrics = api.get("/metrics", &[]).await.text();
         let errors = "workflow_column_errors_total{workflow=\"orders\"} 2";
         assert!(metrics.contains(errors), "one job has neither `select` nor a total");

@@ -103,6 +103,24 @@ fn times(state: &ApiState, fits: impl Fn(&Entry) -> bool) -> Vec<u64> {
 }
 
 #[test]
+fn the_span_of_a_job_has_its_label_and_its_columns() {
+    const WORKFLOW: &str = "workflows: [{name: two, label: job.title,
+        columns: {order: job.order, absent: job.absent}, steps: [{name: a, queue: q}]}]";
+    let receiver = Receiver::start();
+    let setup = TestManager::with(WORKFLOW).workers(of_q(echo)).set(receiver.settings());
+    setup.serve(|api| async move {
+        create(&api, "two", r#"{"title":"Order 4711","order":4711}"#).await;
+        let told = spans(&receiver, 3).await;
+        let (job, step) = (one(&told, "two"), one(&told, "a"));
+        assert_eq!(job.get("workflow.label"), "Order 4711");
+        assert_eq!(job.get("workflow.column.order"), "4711");
+        for (span, key) in [(job, "workflow.column.absent"), (step, "workflow.label")] {
+            assert!(!span.attributes.contains_key(key), "{key}");
+        }
+    });
+}
+
+#[test]
 fn a_job_is_a_trace_of_itself_its_steps_and_their_attempts_at_their_times() {
     const WORKFLOW: &str = "workflows: [{name: two, steps: [
         {name: b, when: \"false\"},

@@ -99,3 +99,40 @@ test('the inbox and a comparison call jobs by their labels', async () => {
     // A job that has not ended has no result.
   }, { expected: /409/ });
 });
+
+test('the sheet of statuses calls jobs by their labels, and has their columns behind the steps', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/statuses/parcels');
+    await page.waitForFunction(() => document.querySelectorAll('.sheet tbody tr').length === 3);
+    const heads = await page.locator('.sheet thead th').allInnerTexts();
+    assert.deepEqual(heads.slice(-3), ['order', 'customer', 'cents']);
+    const cells = await page.locator('.sheet tbody tr').nth(2).locator('th, td').allInnerTexts();
+    assert.equal(cells[0], HOSTILE);
+    assert.deepEqual(cells.slice(-3), ['4711', 'c1', '1250']);
+    assert.deepEqual(await axe(page), []);
+  });
+});
+
+test('steps of child jobs are in the inbox, and are called by the label of their root job', async () => {
+  const id = await manager.create('batches', { title: 'Batch of May', list: [1, 2] });
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/inbox?workflow=batches');
+    await page.waitForFunction(() => document.querySelectorAll('.letters [data-row]').length === 2);
+    assert.deepEqual(await page.locator('.letter-job').allInnerTexts(), ['Batch of May', 'Batch of May']);
+    assert.match(await page.locator('.letters a').first().innerText(), /judge\s+batches\s+part \d/);
+    assert.deepEqual(await axe(page), []);
+    await page.locator('.letters a').first().click();
+    const panel = page.getByRole('region', { name: 'Decision' });
+    await panel.locator('.step-line a', { hasText: 'Batch of May' }).waitFor();
+    await panel.getByRole('button', { name: 'Complete it' }).click();
+    await page.waitForFunction(() => document.querySelectorAll('.letters [data-row]').length === 1);
+    // The breadcrumb of a child job leads to its root job by its label.
+    await page.locator('.inbox-panel .panel-head a').click();
+    await page.locator('.crumbs a', { hasText: 'Batch of May' }).click();
+    await page.waitForFunction((job) => location.hash.includes(job), id);
+    // The palette names the job of an id.
+    await page.keyboard.press('Control+k');
+    await page.locator('.palette-input').fill(id);
+    await page.locator('.palette-list', { hasText: 'Open job Batch of May' }).waitFor();
+  });
+});

@@ -7,12 +7,13 @@ use super::reads::stream_chunks;
 use super::resolve::{load_status_columns, resolve_workflow};
 use super::route::*;
 use crate::api::state::ApiState;
+use crate::view::CellsView;
 use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use engine::id::InvalidJobId;
 use engine::text::{did_you_mean, escape, quote};
-use engine::{Definition, JobId, JobState};
+use engine::{Columns, Definition, JobId, JobState, NamedCell};
 use journal::{JobNumber, JournalError, Records};
 use journal::{NEWEST_CURSOR, StatusFilter, StatusRow};
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
@@ -44,6 +45,11 @@ fn sheet_schema() -> Value {
             "state": { "$ref": "#/components/schemas/JobState" },
             "created": { "type": "string", "format": "date-time" },
             "updated": { "type": "string", "format": "date-time" },
+            "label": { "type": "string" },
+            "columns": {
+                "type": "object",
+                "additionalProperties": { "type": ["string", "number", "boolean"] },
+            },
             "steps": { "type": "object", "additionalProperties": { "type": "string" } },
         },
     });
@@ -99,6 +105,7 @@ async fn list_statuses(
         workflow,
         columns,
         names,
+        own_columns: definition.map(|definition| definition.columns.clone()).unwrap_or_default(),
         filter,
         before,
         rows_left,
@@ -226,6 +233,8 @@ struct StatusSheet {
     columns: Vec<String>,
     /// The name of each column's step.
     names: Vec<String>,
+    /// The label and the columns of the loaded definition.
+    own_columns: Columns,
     filter: StatusFilter,
     /// The number of the last job that was read. The jobs with lower numbers follow.
     before: JobNumber,
@@ -245,12 +254,13 @@ impl StatusSheet {
         }
         let mut body = if self.has_begun { Vec::new() } else { b"{\"rows\":[".to_vec() };
         let (rows, next) = self.next_rows()?;
-        for row in &rows {
+        for SheetRow { row, cells } in rows {
             if std::mem::replace(&mut self.has_begun, true) {
                 body.push(b',');
             }
-            serde_json::to_writer(&mut body, &RowView { row, names: &self.names })
-                .expect("writing JSON to memory cannot fail");
+            let (label, columns) = CellsView::from_cells(cells);
+            let view = RowView { row: &row, names: &self.names, label, columns };
+            serde_json::to_writer(&mut body, &view).expect("writing JSON to memory cannot fail");
         }
         if self.has_ended {
             body.push(b']');
@@ -271,20 +281,27 @@ impl StatusSheet {
         if !std::mem::replace(&mut self.has_begun, true) {
             let job_titles = ["job", "state", "created", "updated"];
             let titles = job_titles.into_iter().chain(self.names.iter().map(String::as_str));
+            // The columns follow, so that those of the steps stay in their places.
+            let titles = titles.chain(self.own_columns.names());
             table.write_record(titles).expect(CSV_CANNOT_FAIL);
         }
-        for row in &self.next_rows()?.0 {
+        for SheetRow { row, cells } in &self.next_rows()?.0 {
             let job_cells = [&row.job, &row.state, &row.created, &row.updated];
-            let cells = job_cells.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell));
-            table.write_record(cells).expect(CSV_CANNOT_FAIL);
+            let texts = job_cells.into_iter().chain(&row.statuses).map(String::as_str);
+            let find = |name: &str| cells.iter().find(|(cell_name, _)| **cell_name == *name);
+            let text = |name: &str| find(name).and_then(|(_, cell)| Some(&*cell.as_ref()?.text));
+            let own = self.own_columns.names().map(|name| text(name).unwrap_or_default());
+            let escaped = texts.chain(own).map(escape_cell);
+            table.write_record(escaped).expect(CSV_CANNOT_FAIL);
         }
         Ok(Some(table.into_inner().expect(CSV_CANNOT_FAIL).into()))
     }
 
     /// Reads the next rows. With the last rows of the response, returns also the cursor of the
     /// client's next page, if there are more rows.
-    fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
-        let page_rows = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
+    fn next_rows(&mut self) -> Result<(Vec<SheetRow>, Option<JobNumber>), JournalError> {
+        let cells = self.columns.len() + self.own_columns.names().count();
+        let page_rows = (PAGE_STATUSES / cells.max(1)).clamp(1, PAGE_ROWS);
         // One row more than the client may get shows whether there are more.
         let requested =
             u64::try_from(page_rows).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
@@ -304,7 +321,13 @@ impl StatusSheet {
         self.rows_left = self.rows_left.saturating_sub(row_count);
         self.before = rows.last().map_or(self.before, |row| row.number);
         self.has_ended = has_more || row_count < requested;
-        Ok((rows, has_more.then_some(self.before)))
+        let numbers: Vec<JobNumber> = rows.iter().map(|row| row.number).collect();
+        let mut cells = self.reader.load_cells(&numbers, &self.own_columns)?;
+        let with_cells = |row: StatusRow| {
+            let cells = cells.remove(&row.number).unwrap_or_default();
+            SheetRow { row, cells }
+        };
+        Ok((rows.into_iter().map(with_cells).collect(), has_more.then_some(self.before)))
     }
 }
 
@@ -319,9 +342,17 @@ fn escape_cell(cell: &str) -> String {
     format!("{apostrophe}{}", escape(cell))
 }
 
+/// A row with the cells of its job that are not empty.
+struct SheetRow {
+    row: StatusRow,
+    cells: Vec<NamedCell>,
+}
+
 /// A row of a JSON response.
 struct RowView<'a> {
     row: &'a StatusRow,
+    label: Option<Arc<str>>,
+    columns: CellsView,
     /// The name of each column's step, in the order of the row's statuses.
     names: &'a [String],
 }
@@ -331,11 +362,20 @@ struct StepsView<'a>(&'a RowView<'a>);
 
 impl Serialize for RowView<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut view = serializer.serialize_struct("Row", 5)?;
+        let mut view = serializer.serialize_struct("Row", 7)?;
         view.serialize_field("job", &self.row.job)?;
         view.serialize_field("state", &self.row.state)?;
         view.serialize_field("created", &self.row.created)?;
         view.serialize_field("updated", &self.row.updated)?;
+        match &self.label {
+            Some(label) => view.serialize_field("label", label)?,
+            None => view.skip_field("label")?,
+        }
+        if self.columns.is_empty() {
+            view.skip_field("columns")?;
+        } else {
+            view.serialize_field("columns", &self.columns)?;
+        }
         view.serialize_field("steps", &StepsView(self))?;
         view.end()
     }

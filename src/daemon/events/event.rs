@@ -5,6 +5,7 @@
 //! consists of the job and the number of the entry in the job's record. So an event has the same id
 //! each time it is sent, even after a restart.
 
+use crate::view::CellsView;
 use base::times::Rfc3339Time;
 use bytes::Bytes;
 use engine::{
@@ -12,6 +13,7 @@ use engine::{
     Recorded, StepEntry, StepIndex, StepState, Timestamp,
 };
 use serde::Serialize;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,7 +54,7 @@ pub struct Event {
     pub workflow: Arc<str>,
     /// The kind of thing whose state has changed.
     pub subject: Subject,
-    /// What happened: a state, `progressed`, `attempt-failed` or `counted`.
+    /// What happened: a state, `progressed`, `attempt-failed`, `asked` or `counted`.
     pub action: &'static str,
     /// The id of the job or child job.
     pub job: JobId,
@@ -101,10 +103,10 @@ impl Event {
     ) -> Vec<Event> {
         let builder = EventBuilder::new(job, source);
         let mut events = Vec::new();
-        for (step, (definition, _)) in job.graph().indices().zip(job.steps()) {
+        for step in job.graph().indices() {
             let Some(counts) = job.item_counts(step) else { continue };
             if last_counts.insert(step, counts) != Some(counts) {
-                events.push(builder.counts_event(step, &definition.name, time, counts));
+                events.push(builder.counts_event(step, time, counts));
             }
         }
         events
@@ -129,6 +131,8 @@ struct EventBuilder<'a> {
     workflow: Arc<str>,
     /// The CloudEvents source: a URI or a path that the settings give to this manager.
     source: &'a str,
+    /// The job's label and columns. They are computed for its first event, if there is one.
+    cells: OnceCell<(Option<Arc<str>>, CellsView)>,
 }
 
 /// A CloudEvent in structured mode.
@@ -160,6 +164,10 @@ struct Data<'a> {
     /// The index of the item; `None` for a root job.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
+    #[serde(skip_serializing_if = "CellsView::is_empty")]
+    columns: &'a CellsView,
     #[serde(flatten)]
     details: Details<'a>,
 }
@@ -208,7 +216,8 @@ fn truncate(text: &str) -> &str {
 
 impl<'a> EventBuilder<'a> {
     fn new(job: &'a Job, source: &'a str) -> EventBuilder<'a> {
-        EventBuilder { job, workflow: job.definition().full_name().into(), source }
+        let workflow = job.definition().full_name().into();
+        EventBuilder { job, workflow, source, cells: OnceCell::new() }
     }
 
     /// Adds the events of an entry. Entries about callers have none.
@@ -222,7 +231,8 @@ impl<'a> EventBuilder<'a> {
         match entry {
             Entry::Job(entry) => self.add_job_events(entry_number, entry, time, events),
             Entry::Step(step, entry) => {
-                events.extend(self.step_entry_event(entry_number, *step, entry, time))
+                events.extend(self.step_entry_event(entry_number, *step, entry, time));
+                events.extend(self.asked_event(entry_number, *step, entry, time));
             }
             Entry::FanOut(step, entry) => {
                 events.extend(self.fan_out_entry_event(entry_number, *step, entry, time))
@@ -301,6 +311,24 @@ impl<'a> EventBuilder<'a> {
         Some(self.step_event(entry_number, step, action, time, details))
     }
 
+    /// Returns the event that an attempt of a step waits for people, or for another system; `None`:
+    /// the entry starts no such attempt.
+    fn asked_event(
+        &self,
+        entry_number: u64,
+        step: StepIndex,
+        entry: &StepEntry,
+        time: Timestamp,
+    ) -> Option<Event> {
+        let StepEntry::Started { attempt, .. } = entry else { return None };
+        if !self.job.graph().step(step).external {
+            return None;
+        }
+        let details =
+            Details { attempt: Some(*attempt), ..Details::from_state(StepState::Running) };
+        Some(self.step_event(entry_number, step, "asked", time, details))
+    }
+
     /// Returns the event of an entry about a fan-out; `None` for an entry that is not published.
     fn fan_out_entry_event(
         &self,
@@ -354,21 +382,12 @@ impl<'a> EventBuilder<'a> {
         self.step_event(entry_number, step, "progressed", time, details)
     }
 
-    /// Builds the event of changed counts of child jobs of the step `name`.
-    fn counts_event(
-        &self,
-        step: StepIndex,
-        name: &str,
-        time: Timestamp,
-        counts: ItemCounts,
-    ) -> Event {
+    /// Builds the event of changed counts of child jobs of a step. It follows from all entries up
+    /// to the job's newest one.
+    fn counts_event(&self, step: StepIndex, time: Timestamp, counts: ItemCounts) -> Event {
         let details =
             Details { children: Some(counts), ..Details::from_state(self.job.step_state(step)) };
-        let mut event = self.step_event(self.job.entry_count(), step, "counted", time, details);
-        // The event follows from all entries up to this one. The suffix distinguishes its id from
-        // that of the entry's own event.
-        event.id = format!("{}:{name}:counted", self.event_id(self.job.entry_count()));
-        event
+        self.step_event(self.job.entry_count(), step, "counted", time, details)
     }
 
     /// Builds the event of a job's state.
@@ -415,7 +434,13 @@ impl<'a> EventBuilder<'a> {
             attempt: details.attempt.or((run.attempt > 0).then_some(run.attempt)),
             ..details
         };
-        let id = format!("{}:{}", self.event_id(entry_number), definition.name);
+        // Such an event shares its entry with another one of the step.
+        let suffix = match action {
+            "asked" => ":asked",
+            "counted" => ":counted",
+            _ => "",
+        };
+        let id = format!("{}:{}{suffix}", self.event_id(entry_number), definition.name);
         let subject = format!("{}/{}", self.job.id(), definition.name);
         self.build(Subject::Step, action, id, subject, time, false, details)
     }
@@ -443,6 +468,7 @@ impl<'a> EventBuilder<'a> {
     ) -> Event {
         let origin = self.job.origin();
         let parent = origin.parent.map(|parent| parent.job);
+        let (label, columns) = self.cells.get_or_init(|| CellsView::from_cells(self.job.cells()));
         let cloud_event = CloudEvent {
             specversion: "1.0",
             id: &id,
@@ -458,6 +484,8 @@ impl<'a> EventBuilder<'a> {
                 root: origin.root,
                 parent,
                 item: origin.parent.map(|parent| parent.index),
+                label: label.as_deref(),
+                columns,
                 details,
             },
         };

@@ -1,5 +1,6 @@
 //! Builds the spans of a job tree: one for each job, step and attempt, up to a limit. Spans contain
-//! no part of a message, since messages may hold secrets.
+//! no part of a message, since messages may hold secrets, but the label and the columns of a job,
+//! which its workflow makes of them.
 
 use super::ended_job::EndedJob;
 use super::otlp::{
@@ -10,7 +11,9 @@ use crate::settings::{BusKind, Settings};
 use base::web_address::parse_web_address;
 use engine::id::span_id;
 use engine::trace::{job_span, step_span};
-use engine::{CorrelationId, JobId, JobState, Origin, Step, StepIndex, StepState, Timestamp};
+use engine::{
+    CorrelationId, JobId, JobState, LABEL, NamedCell, Origin, Step, StepIndex, StepState, Timestamp,
+};
 use journal::{ChildCursor, ChildFilter, ChildRow, JournalError, RecordHead, Records};
 use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
@@ -48,6 +51,25 @@ pub(super) struct SpanBuilder {
     bus_kinds: BTreeMap<Arc<str>, BusKind>,
     /// The maximum number of spans of a trace.
     spans_max: usize,
+}
+
+/// Returns the attributes for the label and the columns of a root job, as lists show them now.
+fn load_cells(
+    reader: &dyn Records,
+    job: EndedJob,
+    head: &RecordHead,
+) -> Result<Vec<KeyValue>, JournalError> {
+    let columns = &head.definition.columns;
+    if columns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Some(number) = reader.find_job_number(job.id)? else { return Ok(Vec::new()) };
+    let cells = reader.load_cells(&[number], columns)?.remove(&number).unwrap_or_default();
+    let attribute = |(name, cell): NamedCell| {
+        let name = if *name == *LABEL { LABEL.to_owned() } else { format!("column.{name}") };
+        Some(text_attribute(&format!("workflow.{name}"), &*cell?.text))
+    };
+    Ok(cells.into_iter().filter_map(attribute).collect())
 }
 
 /// The spans of a job tree.
@@ -145,8 +167,10 @@ impl SpanBuilder {
         };
         self.add_job(&mut trace, &context, &history);
         let root = ParentJob { id: job.id, head, history };
+        let cells = load_cells(reader, job, &root.head)?;
         let omitted_children = self.add_children(reader, &mut trace, root, job)?;
         let root_attributes = &mut trace.spans[0].attributes;
+        root_attributes.extend(cells);
         if omitted_children > 0 {
             let omitted_children = i64::try_from(omitted_children).unwrap_or(i64::MAX);
             root_attributes.push(number_attribute("workflow.children.omitted", omitted_children));
