@@ -39,8 +39,8 @@ pub(super) use init::InitArguments;
 pub(super) use job_ref::JobRef;
 pub(super) use journal::{CopyArguments, JournalCommand};
 pub(super) use operate::{
-    CompleteArguments, FilterArguments, OperateArguments, ReasonsArguments, RedispatchArguments,
-    SearchArguments, StepStatusFilter,
+    ColumnsCommand, CompleteArguments, FilterArguments, OperateArguments, ReasonsArguments,
+    RedispatchArguments, SearchArguments, StepStatusFilter,
 };
 pub(super) use parts::{
     AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
@@ -242,6 +242,9 @@ pub(crate) enum ClientCommand {
     Limits(ListArguments),
     /// Give a limit another rate or concurrency for a time
     Limit(LimitArguments),
+    /// Compute the label and the columns of a workflow's jobs anew, after the workflow file changed
+    #[command(subcommand)]
+    Columns(ColumnsCommand),
     /// List the schedules: their next slots, and how the last ones were judged
     Schedules(ListArguments),
     /// Show a schedule; or trigger, pause or resume it, or start the jobs of slots that have passed

@@ -42,6 +42,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "limit",
             "delete",
             "schedule",
+            "columns",
             "reload",
             "cluster",
         ],

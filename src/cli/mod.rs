@@ -9,6 +9,7 @@ mod check;
 mod check_json;
 mod client;
 mod cluster;
+mod columns;
 mod compare;
 mod confirm;
 mod contexts;
@@ -167,6 +168,7 @@ fn run_client_command(
             limits::list_limits(&arguments, out)?;
         }
         ClientCommand::Limit(arguments) => controls::change_limit(arguments, out)?,
+        ClientCommand::Columns(command) => return columns::run(&command, out),
         ClientCommand::Schedules(arguments) => schedules::list_schedules(&arguments, out)?,
         ClientCommand::Schedule(arguments) => schedules::run_schedule(&arguments, out)?,
         ClientCommand::Cluster(ClusterArguments { command, list }) => match command {

@@ -191,3 +191,72 @@ fn the_schedule_and_the_slot_of_a_job_are_columns_in_sql() {
         assert!(known.contains(&vec![Some(running), None, status]), "{known:?}");
     }));
 }
+
+#[test]
+fn old_jobs_get_the_columns_of_a_changed_file_page_by_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = "workflows: [ { name: orders, steps: [ { name: invoice } ] } ]";
+    let after = "
+workflows:
+  - name: orders
+    label: job.title
+    columns: { order: job.order, sent: steps.ship.output.sent }
+    steps: [ { name: invoice }, { name: ship, external: true } ]
+";
+    actix_rt::System::new().block_on(within("old jobs have new columns", async {
+        let (manager, api) = start(before, folder.path()).await;
+        let mut ids = Vec::new();
+        for order in 1..=5 {
+            let message = json!({ "title": format!("Order {order}"), "order": order });
+            ids.push(api.create_job("orders", &message.to_string()).await);
+        }
+        completed(&api, 5).await;
+        manager.stop().await;
+
+        let (manager, api) = start(after, folder.path()).await;
+        let live = api.create_job("orders", r#"{"title":"Order 6","order":6}"#).await;
+        assert_eq!(found(&api, "column.order=3").await, [""; 0]);
+        let refill = async |query: &str| {
+            let done = api.post(&format!("/api/workflows/orders/refill?{query}"), "").await;
+            assert_eq!(done.status, StatusCode::OK, "{}", done.text());
+            done.json()
+        };
+        let dry = refill("dryRun=true").await;
+        let expected = json!({
+            "operation": "refill", "workflow": "orders", "dryRun": true, "jobs": 6, "changed": 5,
+            "withoutStep": 5, "busy": 0
+        });
+        assert_eq!(dry, expected);
+        assert_eq!(found(&api, "column.order=3").await, [""; 0], "nothing was done");
+
+        let first = refill("limit=4").await;
+        assert_eq!((&first["jobs"], &first["changed"]), (&json!(4), &json!(4)));
+        assert_eq!(found(&api, "column.order=3").await, [&*ids[2]]);
+        assert_eq!(found(&api, "column.order=5").await, [""; 0], "it is on the next page");
+        let next = first["next"].as_str().expect("a cursor");
+        let rest = refill(&format!("limit=4&cursor={next}&reason=new+file")).await;
+        assert_eq!((&rest["jobs"], &rest["changed"]), (&json!(2), &json!(1)));
+        assert_eq!(rest.get("next"), None);
+        assert_eq!(found(&api, "label=order+5").await, [&*ids[4]]);
+        let rows = api.get_json("/api/jobs/search?workflow=orders&order=oldest").await;
+        assert_eq!(rows["jobs"][0]["label"], "Order 1");
+        assert_eq!(rows["jobs"][0]["columns"], json!({ "order": 1 }));
+        assert_eq!(refill("").await["changed"], 0, "what is done is not done again");
+
+        // A live job goes on, and its own cells with it.
+        api.post(&format!("/api/job/{live}/step/ship"), r#"{"sent":"today"}"#).await;
+        let has_it = |found: &Value| found["jobs"][0]["job"] == *live;
+        api.until("/api/jobs/search?column.sent=today", has_it).await;
+        assert_eq!(refill("").await["changed"], 0, "it has its own");
+        let unknown = api.post("/api/workflows/ordrs/refill", "").await;
+        assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+        manager.stop().await;
+        let texts = select_statuses(folder.path(), "label, \"order\", sent");
+        let row = |texts: [&str; 2], sent: Option<&str>| -> Vec<Option<String>> {
+            let texts = texts.map(|text| Some(text.to_owned()));
+            texts.into_iter().chain([sent.map(str::to_owned)]).collect()
+        };
+        assert_eq!(texts[0], row(["Order 1", "1"], None));
+        assert_eq!(texts[5], row(["Order 6", "6"], Some("today")));
+    }));
+}

@@ -2,7 +2,7 @@
 
 use super::common::{ClientArguments, ListArguments};
 use super::job_ref::JobRef;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// Arguments that filter jobs. A job must match all that are given.
 #[derive(Args, Debug, Default)]
@@ -41,6 +41,25 @@ pub(crate) struct FilterArguments {
     /// At most this many jobs, the newest first
     #[arg(long, default_value_t = 1_000)]
     pub(crate) limit: u32,
+}
+
+/// The commands of `columns`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum ColumnsCommand {
+    /// Compute the label and the columns of a workflow's jobs anew from their records, by the
+    /// definition that is loaded now; it can be stopped, and run again
+    Refill {
+        /// The workflow: NAME or VHOST/NAME
+        workflow: String,
+        /// Change nothing, only tell how many jobs would change
+        #[arg(long)]
+        dry_run: bool,
+        /// Why, for the audit log
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
 }
 
 /// Arguments of `reasons`.

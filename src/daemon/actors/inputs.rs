@@ -22,10 +22,10 @@ use engine::{
     TraceContext,
 };
 use journal::{
-    JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredLedger, StoredOffset,
-    StoredTrend,
+    CellRefill, JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredLedger,
+    StoredOffset, StoredTrend,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -263,6 +263,16 @@ pub struct TrendWrite {
     pub(super) stored: oneshot::Sender<()>,
 }
 
+/// Cells of jobs of one workflow that were computed anew.
+pub struct CellRefillWrite {
+    /// The loaded definition of the workflow.
+    pub(super) definition: Arc<Definition>,
+    pub(super) refills: Vec<CellRefill>,
+    /// Answered with the jobs that went on meanwhile, or do not exist any more, and are left as
+    /// they are; or why the cells cannot be set now.
+    pub(super) answer: oneshot::Sender<Result<BTreeSet<JobNumber>, String>>,
+}
+
 /// An input of the journal actor.
 pub enum JournalInput {
     /// Commits a record, if there is one, and then sends the effects.
@@ -284,6 +294,8 @@ pub enum JournalInput {
     StoreLedgers(Vec<StoredLedger>, oneshot::Sender<()>),
     /// Stores buckets of trends.
     StoreTrends(Box<TrendWrite>),
+    /// Sets cells that were computed anew.
+    RefillCells(Box<CellRefillWrite>),
     /// Creates the status tables of newly loaded definitions.
     CreateStatusTables(Vec<Arc<Definition>>),
     /// Answered once everything appended before is committed and projected. If the journal has to

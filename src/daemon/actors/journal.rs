@@ -11,6 +11,7 @@ mod deletions;
 mod file_sizes;
 mod ledgers;
 mod partial_commit;
+mod refill;
 mod trends;
 mod wal_size;
 
@@ -160,6 +161,7 @@ impl JournalActor {
             JournalInput::StoreLedgers(ledgers, response) => {
                 self.store_ledgers(ledgers, response, ctx)
             }
+            JournalInput::RefillCells(write) => self.refill_cells(*write),
             JournalInput::StoreTrends(write) => self.store_trends(*write),
             JournalInput::CreateStatusTables(definitions) => {
                 if !self.commit(ctx) {

@@ -2,6 +2,7 @@
 //! examples and the benches use it instead of sending inputs to actors.
 
 mod controls;
+mod refill;
 mod schedules;
 
 use super::bulk_requests::BulkRedispatch;

@@ -39,6 +39,7 @@ mod reads;
 mod reasons;
 pub mod rebuilt_jobs;
 mod redispatch;
+mod refill;
 mod replies;
 mod request_body;
 mod resolve;

@@ -51,6 +51,11 @@ const RETRY_AFTER_S: &str = "1";
 const ACTIVE_HEADER: HeaderName = HeaderName::from_static("workflow-manager-active");
 
 impl Problem {
+    /// Returns whether it is a 404.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
     /// Makes a 400: the request is malformed.
     pub fn malformed(detail: String) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, detail)

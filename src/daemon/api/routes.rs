@@ -44,6 +44,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         queues::ROUTES,
         reasons::ROUTES,
         redispatch::ROUTES,
+        refill::ROUTES,
         replies::ROUTES,
         schedules::ROUTES,
         search::ROUTES,
