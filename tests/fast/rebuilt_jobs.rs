@@ -124,8 +124,8 @@ async fn complete_items_but(api: &Api, count: usize, last: usize) {
     }
 }
 
-/// Asserts that the first call of each of these paths inserts so many values into the cache, and the
-/// second none.
+/// Asserts that the first call of each of these paths inserts so many values into the cache, and
+/// the second none.
 async fn assert_kept(api: &Api, paths: &[(&str, u64)]) {
     let jobs = &api.state().rebuilt_jobs;
     for (path, expected) in paths {

@@ -75,11 +75,11 @@ for (const [colorScheme, width] of /** @type {const} */ ([['light', 1440], ['dar
       // A step of one workflow is not that of the other.
       await page.locator('.checked').first().locator('.steps-table a').first().click();
       await page.waitForFunction(() => document.querySelectorAll('.checked tr.at').length === 1);
-      assert.equal(await page.locator('.checked .node.chosen').count(), 1);
+      await page.waitForFunction(() => document.querySelectorAll('.checked .node.chosen').length === 1);
 
       await page.getByLabel('A workflow file, YAML or JSON').press('End');
       await page.keyboard.type(' ');
-      assert.match(await page.locator('.check-do').innerText(), /changed since it was checked/);
+      await page.waitForFunction(() => /changed since it was checked/.test(document.querySelector('.check-do')?.textContent ?? ''));
       // What was pasted is still there after a look at something else.
       await go('#/manager');
       await page.goBack();

@@ -25,7 +25,6 @@ fn fail(client: &Client, message: &StepMessage) {
 fn complete(client: &Client, message: &StepMessage) {
     let item = message.json()["item"].as_i64().expect("an item");
     client.reply(message, format!(r#"{{"item":{}}}"#, 10 * item));
-    client.ack(message);
 }
 
 /// The jobs that are found with failed items.
@@ -49,7 +48,6 @@ fn completed(daemon: &Daemon, client: &Client) -> Uuid {
     }
     let after = client.take("after");
     client.reply(&after, after.text());
-    client.ack(&after);
     assert_eq!(daemon.api.await_result(id), r#"{"items":[10,null,30,null]}"#);
     id
 }
@@ -89,7 +87,6 @@ fn failed_items_run_again(setup: Setup, vhost: &Vhost) {
     let after = client.take("after");
     assert_eq!(after.text(), r#"{"items":[10,20,30,40]}"#);
     client.reply(&after, after.text());
-    client.ack(&after);
     assert_eq!(daemon.api.await_result(id), r#"{"items":[10,20,30,40]}"#);
     assert_eq!(with_failed_items(&daemon), [] as [Value; 0]);
     daemon
@@ -130,11 +127,10 @@ fn the_command_line_finds_jobs_with_failed_items_and_mends_them() {
     for _ in ids {
         let after = client.take("after");
         client.reply(&after, after.text());
-        client.ack(&after);
     }
     for id in ids {
         assert_eq!(daemon.api.await_result(id), r#"{"items":[10,20,30,40]}"#);
     }
     let none = ask(&bulk);
-    assert!(none.stdout.contains("rerun: 0 of 0 jobs done"), "{none}");
+    assert!(none.stdout.contains("rerun: 0 of no jobs done"), "{none}");
 }

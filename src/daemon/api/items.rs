@@ -167,8 +167,8 @@ async fn respond_from_journal(
 }
 
 /// Responds with the map or the times of items from the rows of their child jobs: the job keeps
-/// only counts for an ended step. Caches them for this version of the record if `settled` finds that
-/// no child job changes any more.
+/// only counts for an ended step. Caches them for this version of the record if `settled` finds
+/// that no child job changes any more.
 async fn respond_from_rows(
     api: &Arc<ApiState>,
     id: JobId,

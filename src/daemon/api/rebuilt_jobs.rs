@@ -1,6 +1,6 @@
 //! Caches ended jobs that were rebuilt from long records, jobs as they were after an entry, the
-//! attempts of their steps, and the maps and times of their items. Each value has the version of the
-//! record that it was derived from. It is used only for that version, which every read asks the
+//! attempts of their steps, and the maps and times of their items. Each value has the version of
+//! the record that it was derived from. It is used only for that version, which every read asks the
 //! journal for. So it cannot be stale, whatever happened to the job.
 
 use crate::actors::memory::job_bytes;

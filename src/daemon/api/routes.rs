@@ -7,9 +7,9 @@ use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
     check, children, controls, definitions, events, guard, history, inbox, items, jobs, limits,
-    manager, misdirected, observe, openapi, operations, page, principal, queues, reasons, redispatch,
-    refill, replies, schedules, search, status, step, step_down, token, trends, why, worker,
-    workflows,
+    manager, misdirected, observe, openapi, operations, page, principal, queues, reasons,
+    redispatch, refill, replies, schedules, search, status, step, step_down, token, trends, why,
+    worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;

@@ -60,8 +60,8 @@ pub(crate) const BURST_MAX: u64 = 1_000_000;
 /// How deep lists and mappings may nest. Workflow files nest far less.
 pub const NESTING_MAX: usize = 32;
 
-/// How many keys and values a file may have, including those that aliases repeat. A text counts once
-/// for each [`TEXT_UNIT_BYTES`] of it.
+/// How many keys and values a file may have, including those that aliases repeat. A text counts
+/// once more for each [`TEXT_UNIT_BYTES`] of it.
 pub const VALUES_MAX: usize = 100_000;
 
 /// The length of a text that counts as one of [`VALUES_MAX`], in bytes. So aliases cannot repeat
