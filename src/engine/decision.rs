@@ -24,7 +24,7 @@ pub struct Decision {
     pub recorded: Recorded,
     /// The effects to carry out after the commit, in order.
     pub effects: Vec<Effect>,
-    /// The job's new state; `None`: it has not changed.
+    /// The job's new state; `None`: it has not changed, and the job has not ended once more.
     pub state: Option<JobState>,
     /// The statuses of the steps that the entries affect (docs/how-to/read-statuses-by-sql.md).
     /// Empty for a child job.
@@ -108,6 +108,14 @@ impl Job {
         Ok(decision.finish(self, previous_state, &previous_tickets))
     }
 
+    /// Returns the job as it would be after an entry, and all that follows from it at once.
+    pub(super) fn with_entry(&self, entry: Entry, ctx: &Context<'_>) -> Job {
+        let (mut job, mut decision) = (self.clone(), Decision::start(self, ctx));
+        job.record([entry], &mut decision);
+        job.advance(ctx, &mut decision);
+        job
+    }
+
     /// Decides and applies what follows from the job's state alone, until nothing more follows.
     fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
         let mut pending = PendingConditions::default();
@@ -145,7 +153,8 @@ impl Decision {
         previous_state: JobState,
         previous_tickets: &[(StepIndex, u64)],
     ) -> Decision {
-        self.state = (job.state != previous_state).then_some(job.state);
+        let is_reopened = self.recorded.entries.iter().any(Entry::is_reopening);
+        self.state = (is_reopened || job.state != previous_state).then_some(job.state);
         self.has_failed_items = job.has_failed_items();
         self.closed = job.is_closed();
         let demands = job.changed_demands(previous_tickets);

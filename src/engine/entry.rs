@@ -367,6 +367,11 @@ impl Entry {
         matches!(self, Entry::Job(JobEntry::Rerun { .. }))
     }
 
+    /// Returns whether an ended job goes on by it.
+    pub fn is_reopening(&self) -> bool {
+        matches!(self, Entry::Job(JobEntry::Retried { .. } | JobEntry::Rerun { .. }))
+    }
+
     /// Returns the steps whose states, statuses or outputs it may change.
     pub(super) fn affected_steps(&self) -> AffectedSteps {
         match self {

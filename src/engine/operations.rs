@@ -7,6 +7,7 @@ use super::input::{Context, Limits, Operation, OperationError, OperationRequest,
 use super::job::Job;
 use super::reply::{Author, check_manual_reply};
 use super::state::{JobState, StepState};
+use super::time::Timestamp;
 
 impl Job {
     /// Returns why `operation` is refused; `None`: it is allowed.
@@ -57,7 +58,7 @@ impl Job {
                 "job {id} is {state}: only an ended job can be rerun; cancel it first"
             )),
             Operation::Rerun { step, only_failed_items } => {
-                self.check_rerun(step, *only_failed_items)
+                self.check_rerun(step, *only_failed_items, limits)
             }
             Operation::Redispatch { step } => self.check_redispatch(step),
             Operation::Pause | Operation::Resume | Operation::Retry => None,
@@ -65,12 +66,31 @@ impl Job {
     }
 
     /// Returns why a rerun from this step is refused; `None`: it is allowed.
-    fn check_rerun(&self, step: &str, only_failed_items: bool) -> Option<OperationError> {
+    fn check_rerun(
+        &self,
+        step: &str,
+        only_failed_items: bool,
+        limits: &Limits,
+    ) -> Option<OperationError> {
         let (id, index) = (self.origin.id, self.graph().find_index(step)?);
         let objection = if self.steps[index.as_usize()].state == StepState::Waiting {
             format!("step \"{step}\" of job {id} has not started: there is nothing to rerun")
-        } else if !only_failed_items || self.has_failed_items_of(index) {
+        } else if !only_failed_items {
             return None;
+        } else if self.has_failed_items_of(index) {
+            let (condition, is) = match self.state_after_items(index, limits) {
+                StepState::Skipped => ("when", "false"),
+                StepState::Cancelled => ("cancelWhen", "true"),
+                StepState::Waiting
+                | StepState::Running
+                | StepState::Completed
+                | StepState::Failed => return None,
+            };
+            format!(
+                "the `{condition}` of step \"{step}\" of job {id} is {is} now: the step would end at \
+                 once, and the results of its other items would be lost. Rerun the step that the \
+                 condition reads, if it is to give another result"
+            )
         } else if self.graph().step(index).task.is_none() {
             format!(
                 "step \"{step}\" of job {id} runs no child jobs, so that it has no items: rerun it \
@@ -89,6 +109,16 @@ impl Job {
             )
         };
         Some(OperationError::Conflict(objection))
+    }
+
+    /// Returns the state that a step would have at once if its failed items ran again alone. Its
+    /// conditions may read what came after it, and end it.
+    fn state_after_items(&self, step: StepIndex, limits: &Limits) -> StepState {
+        let now = self.ended.unwrap_or(Timestamp(0));
+        let ctx = Context { now, limits, pauses: None, spare: None };
+        let (deadline, only_failed_items) = (None, true);
+        let rerun = JobEntry::Rerun { step, deadline, only_failed_items };
+        self.with_entry(Entry::Job(rerun), &ctx).step(step).state
     }
 
     /// Returns why sending the message of this step again is refused; `None`: it is allowed.

@@ -5,7 +5,7 @@
 
 use super::record::Record;
 use engine::input::is_halt_reason;
-use engine::{Job, JobId, JobState, ReasonId, ReasonPattern, Timestamp};
+use engine::{Entry, Job, JobId, JobState, ReasonId, ReasonPattern, Timestamp};
 
 /// How many failures are grouped, at most: the newest ones. So a look costs the same, however many
 /// jobs have failed.
@@ -32,8 +32,13 @@ impl FailureChange {
                 let reason = end.and_then(|entry| entry.reason());
                 Some(FailureChange::from_reason(reason.map(|reason| &**reason)))
             }
-            // A failed job runs again before it can complete.
-            JobState::Completed => record.has_failed_items.then_some(FailureChange::Tolerated),
+            JobState::Completed if record.has_failed_items => Some(FailureChange::Tolerated),
+            // A job that has not ended before, or runs again since an earlier record, has nothing
+            // left.
+            JobState::Completed => {
+                let is_reopened = record.recorded.entries.iter().any(Entry::is_reopening);
+                is_reopened.then_some(FailureChange::Cleared)
+            }
             JobState::Running | JobState::Paused | JobState::Cancelled => {
                 record.created.is_none().then_some(FailureChange::Cleared)
             }
@@ -108,4 +113,33 @@ pub struct FailureGroup {
     pub example: JobId,
     /// Why that one failed.
     pub example_reason: Option<std::sync::Arc<str>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{Decision, JobEntry, Recorded, StepIndex};
+
+    #[test]
+    fn a_job_that_runs_again_and_completes_at_once_leaves_no_failure() {
+        let record = |entries: Vec<Entry>, has_failed_items| {
+            let recorded = Recorded { entries, ..Recorded::default() };
+            let state = Some(JobState::Completed);
+            let decision = Decision { recorded, state, has_failed_items, ..Decision::default() };
+            Record::from_decision(1, None, decision)
+        };
+        let reopened = [
+            JobEntry::Retried { round: 1, deadline: None },
+            JobEntry::Rerun { step: StepIndex(0), deadline: None, only_failed_items: false },
+        ];
+        for entry in reopened {
+            let entries = vec![Entry::Job(entry), Entry::Job(JobEntry::Completed)];
+            let change = FailureChange::from_record(&record(entries.clone(), false));
+            assert_eq!(change, Some(FailureChange::Cleared));
+            let change = FailureChange::from_record(&record(entries, true));
+            assert_eq!(change, Some(FailureChange::Tolerated));
+        }
+        let completed = vec![Entry::Job(JobEntry::Completed)];
+        assert_eq!(FailureChange::from_record(&record(completed, false)), None);
+    }
 }

@@ -20,7 +20,7 @@ pub struct Record {
     pub created: Option<NewJob>,
     /// The entries of the decision.
     pub recorded: Recorded,
-    /// The new state of the job; `None` if it did not change.
+    /// The new state of the job; `None` if it did not change. A job may have ended once more.
     pub state: Option<JobState>,
     /// Whether the job has completed although items of it have failed.
     pub has_failed_items: bool,

@@ -3,7 +3,8 @@
 
 use support::world::{Dispatched, World};
 use workflow_manager::engine::{
-    Input, JobId, JobState, Message, Operation, OperationError, Reply, Sender, StepIndex,
+    Context, Input, JobId, JobState, Message, Operation, OperationError, Reply, Sender, StepIndex,
+    Timestamp,
 };
 use workflow_manager::load::load_text;
 
@@ -242,4 +243,43 @@ fn a_step_that_failed_runs_its_items_again_too() {
     assert_eq!(world.job(id).state(), JobState::Failed);
     run_failed_items(&mut world, id, "each");
     assert_eq!(taken(&mut world, "work").len(), 4);
+}
+
+/// Conditions may read what came after the step.
+const CONDITIONAL: &str = r#"
+workflows:
+  - name: fan
+    steps:
+      - {name: each, task: item, CONDITION}
+      - {name: beside}
+    tasks:
+      - {name: item, itemListKey: items, tolerate: 3, steps: [{name: work}]}"#;
+
+#[test]
+fn results_that_a_condition_would_lose_are_kept_and_the_refusal_names_it() {
+    for (key, condition) in [
+        ("cancelWhen", "cancelWhen: steps.beside.output.stop"),
+        ("when", r#"when: steps.beside.state != "completed""#),
+    ] {
+        let (mut world, id) =
+            created(&CONDITIONAL.replace("CONDITION", condition), r#"{"items":[1,2]}"#);
+        let sent: Vec<Dispatched> = world.dispatched.drain(..).collect();
+        let (work, beside): (Vec<_>, Vec<_>) =
+            sent.iter().partition(|message| message.name == "work");
+        world.reply(work[0], &result(work[0])).expect("taken");
+        fail(&mut world, work[1]);
+        world.reply(beside[0], r#"{"stop":true}"#).expect("taken");
+        assert!(world.job(id).has_failed_items());
+        let refused = check(&world, id, "each");
+        assert!(refused.contains(&format!("the `{key}` of step \"each\"")), "{refused}");
+        world.take(id, Input::from_request(rerun("each"))).expect_err("it is refused");
+
+        // A rerun of the whole step ends at once, and the job with it: its failed items are gone.
+        let whole = Operation::Rerun { step: "each".to_owned(), only_failed_items: false };
+        let ctx = Context { now: Timestamp(9), limits: &world.limits, pauses: None, spare: None };
+        let mut job = world.job(id).clone();
+        let decision = job.handle_input(Input::from_request(whole), &ctx).expect("it is rerun");
+        assert_eq!(decision.state, Some(JobState::Completed), "it has ended once more");
+        assert!(!decision.has_failed_items);
+    }
 }
