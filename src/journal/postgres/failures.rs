@@ -22,10 +22,10 @@ ON CONFLICT (job) DO UPDATE SET reason = excluded.reason, ended = excluded.ended
 
 /// Sets that jobs which exist have completed with failed items.
 const SET_TOLERATED: &str = "
-INSERT INTO tolerated(job, workflow)
-SELECT u.job, j.workflow FROM unnest($1::bigint[]) AS u(job)
+INSERT INTO tolerated(job, workflow, is_root)
+SELECT u.job, j.workflow, j.parent IS NULL FROM unnest($1::bigint[]) AS u(job)
 CROSS JOIN LATERAL (
-  SELECT j.workflow FROM jobs j
+  SELECT j.workflow, j.parent FROM jobs j
   WHERE j.number = u.job AND j.number BETWEEN $2::bigint AND $3::bigint OFFSET 0) j
 ON CONFLICT (job) DO NOTHING";
 

@@ -278,11 +278,14 @@ const MIGRATE_TO_5: &str = "
 -- rerun may say that it is about failed items alone, which versions before cannot do.
 CREATE TABLE tolerated(
   job bigint PRIMARY KEY,
-  workflow text NOT NULL
+  workflow text NOT NULL,
+  is_root boolean NOT NULL
 );
-CREATE INDEX tolerated_of_workflow ON tolerated(workflow, job);
-INSERT INTO tolerated(job, workflow)
-SELECT p.number, p.workflow FROM jobs p WHERE p.state = 'completed' AND p.number IN (
+CREATE INDEX tolerated_roots ON tolerated(job) WHERE is_root;
+CREATE INDEX tolerated_roots_of_workflow ON tolerated(workflow, job) WHERE is_root;
+INSERT INTO tolerated(job, workflow, is_root)
+SELECT p.number, p.workflow, p.parent IS NULL FROM jobs p
+WHERE p.state = 'completed' AND p.number IN (
   SELECT c.parent FROM jobs c
   WHERE c.parent IS NOT NULL AND c.state IN ('failed', 'cancelled')
     AND NOT EXISTS (SELECT 1 FROM jobs n

@@ -78,10 +78,12 @@ impl Conditions {
             conditions.add(&condition, reason);
         }
         if filter.failed_items {
-            let table = "j.number IN (SELECT t.job FROM tolerated t";
+            let is_root = filter.parent.is_none();
+            let table =
+                format!("j.number IN (SELECT t.job FROM tolerated t WHERE t.is_root = {is_root}");
             match &filter.workflow {
                 Some(workflow) => {
-                    let condition = format!("{table} WHERE t.workflow = {{}})");
+                    let condition = format!("{table} AND t.workflow = {{}})");
                     conditions.add(&condition, to_sql_text(workflow));
                 }
                 None => conditions.sql.push(format!("{table})")),

@@ -12,12 +12,14 @@ use rusqlite::{Connection, params};
 const INSERT_FAILURE: &str = "INSERT INTO failures(job, root, reason, workflow, ended)
   SELECT number, root, ?2, workflow, ended FROM jobs WHERE number = ?1 AND ended IS NOT NULL";
 
-const INSERT_TOLERATED: &str = "INSERT INTO tolerated(job, workflow)
-  SELECT number, workflow FROM jobs WHERE number = ?1";
+const INSERT_TOLERATED: &str = "INSERT INTO tolerated(job, workflow, is_root)
+  SELECT number, workflow, parent IS NULL FROM jobs WHERE number = ?1";
 
-/// Selects the completed jobs with child jobs that have no result.
-const SELECT_SUSPECTS: &str = "SELECT number FROM jobs WHERE state = 'completed' AND number IN (
-  SELECT parent FROM jobs WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled'))";
+/// Selects the completed jobs with child jobs that have no result, and their root jobs.
+const SELECT_SUSPECTS: &str = "SELECT number, root FROM jobs WHERE state = 'completed'
+  AND number IN (
+    SELECT parent FROM jobs WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled'))
+  ORDER BY root, number";
 
 /// Writes a change, if the job exists.
 pub(super) fn write(
@@ -66,17 +68,25 @@ pub(super) fn fill(connection: &Connection, file: &str) -> rusqlite::Result<()> 
 pub(super) fn fill_tolerated(connection: &Connection, file: &str) -> rusqlite::Result<()> {
     let suspects = connection
         .prepare(SELECT_SUSPECTS)?
-        .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<Vec<JobNumber>>>()?;
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<Vec<(JobNumber, JobNumber)>>>()?;
+    if !suspects.is_empty() {
+        tracing::info!(file, jobs = suspects.len(), "jobs with failed items are searched");
+    }
     let rows = FileRows { connection, file, is_projected: true };
     let mut rebuilder = Rebuilder::new(&rows);
-    for job in suspects {
+    let mut previous_root = None;
+    for (job, root) in suspects {
+        // The jobs of a tree are built from the same parents.
+        if previous_root != Some(root) {
+            rebuilder.forget_jobs();
+            previous_root = Some(root);
+        }
         if let Ok(Some(snapshot)) = rebuilder.load_snapshot(job)
             && snapshot.job.has_failed_items()
         {
             connection.execute(INSERT_TOLERATED, [job])?;
         }
-        rebuilder.forget_jobs();
     }
     Ok(())
 }

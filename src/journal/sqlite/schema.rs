@@ -202,9 +202,11 @@ CREATE TABLE trends(
 -- rerun may say that it is about failed items alone, which versions before cannot do.
 CREATE TABLE tolerated(
   job INTEGER PRIMARY KEY,
-  workflow TEXT NOT NULL
+  workflow TEXT NOT NULL,
+  is_root INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX tolerated_of_workflow ON tolerated(workflow, job);
+CREATE INDEX tolerated_roots ON tolerated(job) WHERE is_root = 1;
+CREATE INDEX tolerated_roots_of_workflow ON tolerated(workflow, job) WHERE is_root = 1;
 ",
 ];
 

@@ -55,17 +55,17 @@ pub use searches::{
     a_search_finds_by_all_that_is_kept_in_either_order, a_search_finds_the_jobs_of_a_schedule,
     cells_are_refilled_unless_their_job_has_gone_on,
     labels_and_columns_are_found_until_their_job_is_deleted,
+    lists_and_statuses_show_what_is_committed,
 };
 use std::sync::Arc;
 pub use tolerated::{failed_items_are_found_until_mended, failed_items_of_before_are_found};
 use workflow_manager::engine::{
     Context, Decision, Definition, DefinitionHash, Dependency, Effect, FanOutKeys, Graph, Input,
-    Instruction, Job, JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Sender,
-    Step, StepIndex, Timestamp,
+    Instruction, Job, JobId, Message, Millis, Operation, Order, Origin, Reply, Sender, Step,
+    StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    EndedCursor, JobAtEntry, JobNumber, Journal, JournalError, NEWEST_CURSOR, NewJob, Record,
-    Records, Remedy, StatusFilter,
+    JobAtEntry, JobNumber, Journal, JournalError, NewJob, Record, Records, Remedy,
 };
 
 /// Makes a test of each rule for one kind of journal: `$place` creates an empty one.
@@ -523,50 +523,6 @@ pub fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn P
             );
         }
     }
-}
-
-pub fn lists_and_statuses_show_what_is_committed(place: &dyn Place) {
-    let mut journal = opened(place);
-    let records = journal.records();
-    let (mut ended, created) = Live::create(1, 1, &chain());
-    let (running, of_running) = Live::create(2, 2, &chain());
-    journal.append(&[&created, &of_running]).expect("commits");
-    journal.append(&[&ended.reply("a", "{}"), &ended.reply("b", "{}")]).expect("commits");
-    assert_eq!(journal.has_unprojected(), place.defers_projection());
-
-    let listed = records.load_running_root_jobs("w", 0, 9).expect("reads");
-    assert_eq!(listed, [(2, running.job.id(), "running".to_owned())]);
-    assert!(!journal.has_unprojected(), "what is listed is derived first");
-    assert_eq!(records.load_running_root_jobs("w", 2, 9).expect("reads"), [], "beyond");
-    assert_eq!(records.load_running_jobs(0, 9).expect("reads"), [(2, running.job.id())]);
-    assert_eq!(records.count_running_root_jobs().expect("reads"), [("w".to_owned(), 1)]);
-    let listed =
-        records.load_ended_root_jobs("w", Timestamp(0), EndedCursor::NEWEST, 9).expect("reads");
-    let cursor = EndedCursor { ended: Timestamp(100), number: 1 };
-    assert_eq!(listed, [(cursor, ended.job.id(), "completed".to_owned())]);
-    assert_eq!(
-        records.load_ended_root_jobs("w", Timestamp(101), EndedCursor::NEWEST, 9).expect("reads"),
-        []
-    );
-    assert_eq!(
-        records.load_ended_root_jobs("w", Timestamp(0), cursor, 9).expect("reads"),
-        [],
-        "beyond"
-    );
-
-    assert_eq!(records.load_status_columns("x").expect("reads"), None);
-    let columns = records.load_status_columns("w").expect("reads").expect("has some");
-    assert_eq!(columns, ["a", "b"]);
-    let rows = records
-        .load_statuses("w", &columns, &StatusFilter::default(), NEWEST_CURSOR, 9)
-        .expect("reads");
-    assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(rows[1].statuses, ["COMPLETED", "COMPLETED"]);
-    let filter = StatusFilter { state: Some(JobState::Running), ..StatusFilter::default() };
-    assert_eq!(
-        records.load_statuses("w", &columns, &filter, NEWEST_CURSOR, 9).expect("reads"),
-        rows[..1]
-    );
 }
 
 pub fn some_jobs_are_recovered_as_at_a_start(place: &dyn Place) {

@@ -7,7 +7,10 @@ use workflow_manager::engine::{
     Column, Columns, Definition, Expression, Input, JobId, JobState, Message, Operation, Origin,
     ScheduledSlot, Timestamp,
 };
-use workflow_manager::journal::{CellRefill, JobFilter, JobNumber, Journal, NewJob, SearchOrder};
+use workflow_manager::journal::{
+    CellRefill, EndedCursor, JobFilter, JobNumber, Journal, NEWEST_CURSOR, NewJob, SearchOrder,
+    StatusFilter,
+};
 
 /// Four jobs, created at 1 to 4: the first completed and the second was cancelled, at 100; the
 /// third is paused; the fourth runs.
@@ -239,4 +242,48 @@ pub fn cells_are_refilled_unless_their_job_has_gone_on(place: &dyn Place) {
     let copy = place.crash();
     drop(journal);
     assert_eq!(cells_of(&*opened(&*copy), 1), of_first, "it is there after a crash");
+}
+
+pub fn lists_and_statuses_show_what_is_committed(place: &dyn Place) {
+    let mut journal = opened(place);
+    let records = journal.records();
+    let (mut ended, created) = Live::create(1, 1, &chain());
+    let (running, of_running) = Live::create(2, 2, &chain());
+    journal.append(&[&created, &of_running]).expect("commits");
+    journal.append(&[&ended.reply("a", "{}"), &ended.reply("b", "{}")]).expect("commits");
+    assert_eq!(journal.has_unprojected(), place.defers_projection());
+
+    let listed = records.load_running_root_jobs("w", 0, 9).expect("reads");
+    assert_eq!(listed, [(2, running.job.id(), "running".to_owned())]);
+    assert!(!journal.has_unprojected(), "what is listed is derived first");
+    assert_eq!(records.load_running_root_jobs("w", 2, 9).expect("reads"), [], "beyond");
+    assert_eq!(records.load_running_jobs(0, 9).expect("reads"), [(2, running.job.id())]);
+    assert_eq!(records.count_running_root_jobs().expect("reads"), [("w".to_owned(), 1)]);
+    let listed =
+        records.load_ended_root_jobs("w", Timestamp(0), EndedCursor::NEWEST, 9).expect("reads");
+    let cursor = EndedCursor { ended: Timestamp(100), number: 1 };
+    assert_eq!(listed, [(cursor, ended.job.id(), "completed".to_owned())]);
+    assert_eq!(
+        records.load_ended_root_jobs("w", Timestamp(101), EndedCursor::NEWEST, 9).expect("reads"),
+        []
+    );
+    assert_eq!(
+        records.load_ended_root_jobs("w", Timestamp(0), cursor, 9).expect("reads"),
+        [],
+        "beyond"
+    );
+
+    assert_eq!(records.load_status_columns("x").expect("reads"), None);
+    let columns = records.load_status_columns("w").expect("reads").expect("has some");
+    assert_eq!(columns, ["a", "b"]);
+    let rows = records
+        .load_statuses("w", &columns, &StatusFilter::default(), NEWEST_CURSOR, 9)
+        .expect("reads");
+    assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(rows[1].statuses, ["COMPLETED", "COMPLETED"]);
+    let filter = StatusFilter { state: Some(JobState::Running), ..StatusFilter::default() };
+    assert_eq!(
+        records.load_statuses("w", &columns, &filter, NEWEST_CURSOR, 9).expect("reads"),
+        rows[..1]
+    );
 }
