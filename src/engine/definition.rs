@@ -50,8 +50,9 @@ pub struct Definition {
     /// The schedules that start its jobs.
     #[serde(skip)]
     pub schedules: Schedules,
-    /// The workflow's own graph first, then one for each task, in the order of declaration.
-    pub graphs: Vec<Graph>,
+    /// The workflow's own graph first, then one for each task, in the order of declaration. The
+    /// definitions of a workflow in several virtual hosts share them.
+    pub graphs: Arc<[Graph]>,
 }
 
 /// The schedules of a workflow. They are loaded with a definition, and are no part of it: two
@@ -85,7 +86,7 @@ impl Definition {
             limit: None,
             columns: Columns::default(),
             schedules: Schedules::default(),
-            graphs,
+            graphs: graphs.into(),
         }
     }
 

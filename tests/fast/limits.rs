@@ -185,7 +185,7 @@ fn a_step_without_limits_tells_the_gate_nothing() {
 #[test]
 fn a_step_that_waits_for_its_limits_for_too_long_fails_and_is_withdrawn() {
     let mut plain = (*definition("job.customer")).clone();
-    plain.graphs[0].steps[0].wait_at_most = Some(Millis(1));
+    Arc::make_mut(&mut plain.graphs)[0].steps[0].wait_at_most = Some(Millis(1));
     let message = Message::parse(br#"{"customer":"c1"}"#).expect("a message");
     let origin = Origin::for_root_job(JobId::from_call(&[]), Arc::new(plain), Timestamp(0));
     let (mut job, decision) = Job::create(origin, message, &context(1));

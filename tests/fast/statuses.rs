@@ -187,9 +187,10 @@ fn assert_as_rebuilt(place: &Place, definition: &Definition) {
 #[test]
 fn every_entry_leaves_the_row_as_the_job_is() {
     let mut definition = chain("w", &["a", "b", "c"]);
-    definition.graphs[0].steps[1].retry = Some(Retry { attempts: 2, ..Retry::default() });
-    definition.graphs[0].steps[1].status.key = Some("word".into());
-    definition.graphs[0].steps[1].status.words = ["OPEN", "GOOD", "BAD"].map(Arc::from).to_vec();
+    let step = &mut Arc::make_mut(&mut definition.graphs)[0].steps[1];
+    step.retry = Some(Retry { attempts: 2, ..Retry::default() });
+    step.status.key = Some("word".into());
+    step.status.words = ["OPEN", "GOOD", "BAD"].map(Arc::from).to_vec();
     let place = Place::new();
     let mut store = place.open(&[&definition]);
     let mut live = Live::create(1, &definition);

@@ -245,7 +245,7 @@ fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, Lo
 
 /// What the definitions of a workflow in its virtual hosts have in common.
 struct DefinitionParts {
-    graphs: Vec<Graph>,
+    graphs: Arc<[Graph]>,
     limits: Vec<LimitDefinition>,
     columns: Columns,
 }
@@ -308,7 +308,7 @@ impl Loader<'_> {
                 let limits = limits.resolve(draft, &mut report);
                 let columns = draft.columns.compile(draft, &mut conditions, &mut report);
                 report.workflow = None;
-                let parts = DefinitionParts { graphs, limits, columns };
+                let parts = DefinitionParts { graphs: graphs.into(), limits, columns };
                 self.add_workflow(draft, &parts, &mut report);
             }
             limits.warn_of_unused(&mut report);

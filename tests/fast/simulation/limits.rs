@@ -60,7 +60,7 @@ pub(super) fn add_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
         fair: None,
     });
     for definition in definitions {
-        let mut graphs = definition.graphs.clone();
+        let mut graphs = definition.graphs.to_vec();
         for graph in &mut graphs {
             let mut steps = graph.steps.clone();
             steps.iter_mut().for_each(|step| limit_step(step, &limits, &mut rng));
@@ -71,7 +71,8 @@ pub(super) fn add_limits(seed: u64, definitions: &mut [Arc<Definition>]) {
             steps.any(|step| step.limits.contains(&limit.name))
         };
         let used = limits.iter().filter(is_used).cloned().collect();
-        *definition = Arc::new(Definition { graphs, limits: used, ..(**definition).clone() });
+        *definition =
+            Arc::new(Definition { graphs: graphs.into(), limits: used, ..(**definition).clone() });
     }
 }
 

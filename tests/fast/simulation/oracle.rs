@@ -231,7 +231,7 @@ pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
         let mut steps = definition.graphs[0].steps.clone();
         // A step that another one waits for is still not the last to be done.
         steps.push(if rng.bool() { never } else { Step { depends: Vec::new(), ..never } });
-        definition.graphs[0] = Graph::new(name.to_owned(), None, steps);
+        Arc::make_mut(&mut definition.graphs)[0] = Graph::new(name.to_owned(), None, steps);
         definition.deadline = Some(Millis(rng.u64(5_000..=60_000)));
     }
     Arc::new(definition)

@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) {
             let steps: usize = loaded
                 .definitions
                 .iter()
-                .flat_map(|definition| &definition.graphs)
+                .flat_map(|definition| definition.graphs.iter())
                 .map(|graph| graph.steps.len())
                 .sum();
             assert!(steps <= STEPS_IN_ALL_MAX);

@@ -10,7 +10,7 @@ use workflow_manager::journal::{Journal, Record};
 /// A family of three levels in which all has ended; and how many rows it has. Its top-level job has
 /// failed, and may still hear a late reply to one of its steps.
 fn ended_family(journal: &mut dyn Journal) -> (Vec<Live>, usize) {
-    let mut graphs = three_levels().graphs.clone();
+    let mut graphs = three_levels().graphs.to_vec();
     let mut steps = graphs[0].steps.clone();
     steps.extend(["fails", "late"].map(Step::with_name));
     graphs[0] = Graph::new("g".to_owned(), None, steps);
