@@ -134,8 +134,49 @@ fn the_inbox_is_the_same_after_a_restart_also_where_memory_is_short() {
                 .set(|settings| settings.limits.jobs_bytes_max = memory.unwrap_or(1 << 30))
                 .await;
             let api = Api::new(&again).await;
+            if memory.is_none() {
+                let at_once = api.get_json("/api/inbox").await;
+                assert_eq!(at_once, before, "whether the actors have run or not");
+            }
             assert_eq!(inbox(&api, "", 7).await, before);
             again.stop().await;
         }
+    });
+}
+
+#[test]
+fn a_step_that_waits_for_its_next_attempt_asks_nobody() {
+    let workflows = "
+workflows:
+  - name: human
+    steps: [ { name: sign, external: true, retry: { attempts: 2, backoff: 1h, maxBackoff: 1h } } ]
+";
+    TestManager::with(workflows).serve(|api| async move {
+        let job = api.create_job("human", "{}").await;
+        assert_eq!(inbox(&api, "", 1).await["count"], 1);
+        api.post(&format!("/api/job/{job}/step/sign?type=error"), r#"{"error":"later"}"#).await;
+        let waits = inbox(&api, "", 0).await;
+        assert_eq!((&waits["count"], &waits["workflows"]), (&json!(0), &json!({})));
+        let view = api.get_json(&format!("/api/job/{job}")).await;
+        assert_eq!(view["steps"][0]["state"], "running", "it has another attempt");
+    });
+}
+
+#[test]
+fn a_page_of_the_inbox_ends_where_it_has_many_steps() {
+    let names: Vec<String> =
+        (0..1_000).map(|number| format!("{{ name: s{number}, external: true }}")).collect();
+    let workflows = format!("workflows: [ {{ name: many, steps: [ {} ] }} ]", names.join(", "));
+    TestManager::with(&workflows).serve(|api| async move {
+        for _ in 0..3 {
+            api.create_job("many", "{}").await;
+        }
+        let are_all = |page: &Value| page["count"] == 3_000;
+        let first = api.until("/api/inbox", are_all).await;
+        let len = |page: &Value| page["steps"].as_array().map(Vec::len);
+        assert_eq!(len(&first), Some(2_000), "two jobs, and the third is on the next page");
+        let next = first["next"].as_str().expect("a cursor");
+        let rest = api.get_json(&format!("/api/inbox?cursor={next}")).await;
+        assert_eq!((len(&rest), rest.get("next")), (Some(1_000), None));
     });
 }

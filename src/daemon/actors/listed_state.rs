@@ -41,12 +41,13 @@ impl ListedState {
 }
 
 /// Returns the external steps of a job that run, each with the time since when it waits for people:
-/// the start of its attempt.
+/// the start of its attempt. A step that waits for its next attempt asks nobody.
 pub fn asked_steps(job: &Job) -> impl Iterator<Item = (StepIndex, Timestamp)> {
     let is_asked = |step: &StepIndex| {
         job.graph().step(*step).external
             && !job.state().is_ended()
             && job.step_state(*step) == StepState::Running
+            && job.step(*step).retry_at().is_none()
     };
     job.graph().indices().filter(is_asked).map(|step| {
         let run = job.step(step);

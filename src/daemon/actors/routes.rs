@@ -10,7 +10,7 @@ use dashmap::DashMap;
 use dashmap::mapref::one::Ref;
 use engine::{Definition, JobId, ParentItem, Timestamp};
 use journal::JobNumber;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
@@ -63,6 +63,8 @@ pub struct AskedJob {
 pub struct AskedJobs {
     /// A page of the jobs, those that have waited longest first.
     pub jobs: Vec<AskedJob>,
+    /// Whether there are more after this page.
+    pub has_more: bool,
     /// How many such steps run in the jobs of each workflow, by its full name.
     pub steps: BTreeMap<String, usize>,
 }
@@ -73,17 +75,23 @@ struct AskedPage {
     after: Option<AskedJob>,
     limit: usize,
     heap: BinaryHeap<AskedJob>,
+    /// Whether a job after the cursor has no place.
+    has_more: bool,
 }
 
 impl AskedPage {
     fn add(&mut self, job: AskedJob) {
-        let is_before_last = || self.heap.peek().is_some_and(|last| job < *last);
-        let has_place = self.heap.len() < self.limit || is_before_last();
-        if has_place && self.after.is_none_or(|after| job > after) {
+        if self.after.is_some_and(|after| job <= after) {
+            return;
+        }
+        let is_full = self.heap.len() >= self.limit;
+        self.has_more |= is_full;
+        if !is_full {
             self.heap.push(job);
-            if self.heap.len() > self.limit {
-                self.heap.pop();
-            }
+        } else if let Some(mut last) = self.heap.peek_mut()
+            && job < *last
+        {
+            *last = job;
         }
     }
 }
@@ -281,7 +289,7 @@ impl Routes {
         after: Option<AskedJob>,
         limit: usize,
     ) -> AskedJobs {
-        let mut page = AskedPage { after, limit, heap: BinaryHeap::new() };
+        let mut page = AskedPage { after, limit, heap: BinaryHeap::new(), has_more: false };
         let mut workflows: HashMap<DefinitionKey, (Arc<Definition>, usize, bool)> = HashMap::new();
         let mut visit = |id: JobId, definition: &Arc<Definition>, state: ListedState| {
             let Some(since) = state.asked_since else { return };
@@ -295,22 +303,26 @@ impl Routes {
                 page.add(AskedJob { since, id });
             }
         };
+        // A job that is being passivated or activated may be in both tables. It counts once.
+        let mut seen = HashSet::new();
         for route in &self.0.routes {
             if let Some(state) = route.listed_state.get() {
+                if state.asked_since.is_some() {
+                    seen.insert(*route.key());
+                }
                 visit(*route.key(), &route.definition, state);
             }
         }
         for route in &self.0.passivated {
-            visit(*route.key(), &route.definition, route.listed_state);
+            if !seen.contains(route.key()) {
+                visit(*route.key(), &route.definition, route.listed_state);
+            }
         }
         let mut steps = BTreeMap::new();
         for (definition, count, _) in workflows.into_values() {
             *steps.entry(definition.full_name()).or_default() += count;
         }
-        let mut jobs = page.heap.into_sorted_vec();
-        // A job that is being passivated or activated may be in both tables.
-        jobs.dedup();
-        AskedJobs { jobs, steps }
+        AskedJobs { jobs: page.heap.into_sorted_vec(), has_more: page.has_more, steps }
     }
 
     /// Returns whether no job takes input or is passivated.
@@ -367,22 +379,32 @@ mod tests {
         fn handle(&mut self, _: Envelope<JobInput>, _: &mut Self::Context) {}
     }
 
+    /// Adds the route of a job with the number 7, whose actor ignores its inputs.
+    fn add_route(
+        table: &RouteTable,
+        id: JobId,
+        definition: &Arc<Definition>,
+        listed_state: SharedListedState,
+    ) {
+        let metrics = ActorMetrics::new(&Metrics::new(), "job");
+        let (mailbox, inbox) = new_mailbox(usize::MAX, metrics);
+        inbox.start_here(IgnoringActor);
+        table.insert(id, || Route {
+            number: 7,
+            parent: None,
+            parent_item: None,
+            definition: definition.clone(),
+            mailbox,
+            listed_state,
+        });
+    }
+
     #[test]
     fn a_route_is_removed_only_when_the_job_has_handled_all_inputs_sent_to_it() {
         actix::System::new().block_on(async {
-            let metrics = ActorMetrics::new(&Metrics::new(), "job");
-            let (mailbox, inbox) = new_mailbox(usize::MAX, metrics);
-            inbox.start_here(IgnoringActor);
             let ((table, routes), id) = (new_route_table(), JobId(uuid::Uuid::nil()));
             let definition = Arc::new(Definition::new("w", Vec::new()));
-            table.insert(id, || Route {
-                number: 7,
-                parent: None,
-                parent_item: None,
-                definition: definition.clone(),
-                mailbox,
-                listed_state: SharedListedState::default(),
-            });
+            add_route(&table, id, &definition, SharedListedState::default());
             routes.find(id).expect("the job has a route").send(JobInput::Close);
             assert!(table.remove_if_idle(id, 7, Some(0)).is_none(), "one input is in the mailbox");
             assert!(table.remove_if_idle(id, 8, Some(1)).is_none(), "the number of another job");
@@ -394,6 +416,7 @@ mod tests {
             assert!(routes.definitions().is_empty(), "no job runs the definition any more");
         });
     }
+
     /// Adds a passivated job of a workflow, whose external steps have waited since a time.
     fn add_asked(table: &RouteTable, workflow: &str, number: i64, asked_since: Option<i64>) {
         let listed_state = ListedState {
@@ -436,16 +459,39 @@ mod tests {
         assert_eq!(all.steps, expected, "each has two steps");
         let (mut paged, mut after) = (Vec::new(), None);
         loop {
-            let page = routes.asked_jobs(None, after, 7).jobs;
-            after = page.last().copied();
-            paged.extend_from_slice(&page);
-            if page.len() < 7 {
+            let page = routes.asked_jobs(None, after, 8);
+            after = page.jobs.last().copied();
+            paged.extend_from_slice(&page.jobs);
+            if !page.has_more {
                 break;
             }
+            assert_eq!(page.jobs.len(), 8);
         }
         assert_eq!(paged, all.jobs);
         let odd = routes.asked_jobs(Some("odd"), None, 100);
         assert_eq!((odd.jobs.len(), odd.steps), (20, expected), "all workflows are counted");
         assert!(odd.jobs.iter().all(|job| job.id.0.as_u128() % 2 == 1));
+    }
+
+    #[test]
+    fn a_job_in_both_tables_is_on_one_page_and_counts_once() {
+        actix::System::new().block_on(async {
+            let (table, routes) = new_route_table();
+            let since = [1_001, 1_002, 1_003].map(|time| Some(Timestamp(time)));
+            for number in 1..=3 {
+                add_asked(&table, "w", number, Some(1_000 + number));
+            }
+            let (first, shared) = (JobId(uuid::Uuid::from_u128(1)), SharedListedState::default());
+            shared.set(routes.listed_state(first).expect("it is passivated"));
+            add_route(&table, first, &Arc::new(Definition::new("w", Vec::new())), shared);
+            let times = |page: &AskedJobs| -> Vec<Option<Timestamp>> {
+                page.jobs.iter().map(|job| Some(job.since)).collect()
+            };
+            let page = routes.asked_jobs(None, None, 2);
+            assert_eq!((times(&page), page.has_more), (since[..2].to_vec(), true));
+            assert_eq!(page.steps, [("w".to_owned(), 6)].into());
+            let rest = routes.asked_jobs(None, page.jobs.last().copied(), 2);
+            assert_eq!((times(&rest), rest.has_more), (since[2..].to_vec(), false));
+        });
     }
 }

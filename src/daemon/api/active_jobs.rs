@@ -2,10 +2,12 @@
 
 use crate::actors::role::Role;
 use crate::api::state::ApiState;
+use base::clock::timer_now;
 use engine::{Control, Gate, Job, JobId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// How long an inspection waits for the commit of the state that it has seen. While the journal
 /// cannot be written, inspections time out. Their callers then read the last committed state from
@@ -23,6 +25,26 @@ pub(super) async fn inspect_job<T: Send + 'static>(
     let Role::Active(manager) = &api.role else { return None };
     let inspection = manager.inspect_job(id, inspect);
     tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
+}
+
+/// Returns until when inspections wait that share one wait.
+pub(super) fn inspect_deadline() -> Instant {
+    timer_now() + INSPECT_TIMEOUT
+}
+
+/// Does the same as [`inspect_job`], but waits until `deadline` at most.
+pub(super) async fn inspect_job_until<T: Send + 'static>(
+    api: &Arc<ApiState>,
+    id: JobId,
+    deadline: Instant,
+    inspect: impl FnOnce(&Job) -> T + Send + 'static,
+) -> Option<T> {
+    let Role::Active(manager) = &api.role else { return None };
+    if deadline <= timer_now() {
+        return None;
+    }
+    let inspection = manager.inspect_job(id, inspect);
+    tokio::time::timeout_at(deadline, inspection).await.ok().flatten()
 }
 
 /// Applies `inspect` to the job with this id. Returns the result, and a receiver for

@@ -2,10 +2,10 @@
 //! first. Jobs that take input are all in the route table, so it is not the journal that is
 //! searched.
 
-use super::active_jobs::inspect_job;
+use super::active_jobs::{inspect_deadline, inspect_job_until};
 use super::problem::Problem;
 use super::query::{self, Query, invalid_cursor};
-use super::reads::{self, page_bytes_for, with_job};
+use super::reads::{page_bytes_for, read_with_permit, reserve_response, with_job};
 use super::resolve::resolve_workflow;
 use super::route::*;
 use crate::actors::listed_state::asked_steps;
@@ -15,10 +15,11 @@ use crate::view::CellsView;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use engine::{Job, JobId, StepIndex, Timestamp};
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
@@ -35,6 +36,9 @@ const JOBS_DEFAULT: u32 = 100;
 
 /// The most jobs of a page: each is asked for its steps.
 const JOBS_MAX: u32 = 1_000;
+
+/// A page ends with the job with which it has so many steps.
+const STEPS_MAX: usize = 2_000;
 
 /// How many jobs are asked for their steps at the same time.
 const ASKED_AT_ONCE: usize = 16;
@@ -58,38 +62,49 @@ async fn list_inbox(api: web::Data<ApiState>, query: Query) -> Result<HttpRespon
     let (routes, wanted, rows) = (api.routes.clone(), workflow.clone(), limit as usize);
     // There may be a million jobs, and other requests must not wait for a look at all of them.
     let look = web::block(move || routes.asked_jobs(wanted.as_deref(), after, rows)).await;
-    let AskedJobs { jobs, steps: counts } =
+    let AskedJobs { jobs, has_more, steps: counts } =
         look.map_err(|error| Problem::internal(error.to_string()))?;
-    let next = jobs.last().filter(|_| jobs.len() == rows).map(to_cursor);
-    let mut steps: Vec<AskedStepView> = stream::iter(jobs)
-        .map(|job| look_at(&api, job.id, view_steps))
-        .buffered(ASKED_AT_ONCE)
-        .collect::<Vec<_>>()
-        .await
-        .into_iter()
-        .flatten()
-        .flatten()
-        .collect();
-    add_labels_of_roots(&api, &mut steps).await;
+    // The steps are held before they are written.
+    let mut response = reserve_response(&api, page_bytes_for(limit, JOB_BYTES)).await?;
+    let (last, deadline) = (jobs.last().copied(), inspect_deadline());
+    let (mut steps, mut next) = (Vec::new(), last.filter(|_| has_more));
+    let look = |job: AskedJob| {
+        let api = &api;
+        async move { (job, look_at(api, job.id, deadline, view_steps).await) }
+    };
+    let mut looks = stream::iter(jobs).map(look).buffered(ASKED_AT_ONCE);
+    while let Some((job, found)) = looks.next().await {
+        steps.extend(found?.into_iter().flatten());
+        if steps.len() >= STEPS_MAX && Some(job) != last {
+            next = Some(job);
+            break;
+        }
+    }
+    drop(looks);
+    add_labels_of_roots(&api, deadline, &mut steps).await?;
     let is_counted = |name: &String| workflow.as_ref().is_none_or(|wanted| wanted == name);
     let count = counts.iter().filter(|(name, _)| is_counted(name)).map(|(_, count)| count).sum();
-    let view = InboxView { steps, count, workflows: counts, next };
-    let bytes = page_bytes_for(limit, JOB_BYTES);
-    reads::respond(&api, bytes, move |_, response| response.write_json(&view)).await
+    let view = InboxView { steps, count, workflows: counts, next: next.as_ref().map(to_cursor) };
+    let write = move |_: &dyn journal::Records| response.write_json(&view).map(|()| response);
+    Ok(read_with_permit(&api, write).await?.into_response())
 }
 
-/// Applies `view` to an active job: the job itself, or as it is in the journal if it is passivated.
-/// Returns `None` if there is no such job, or if it cannot be read now.
+/// Applies `view` to an active job: the job itself, or as it is in the journal if it is passivated,
+/// or if what it did is not committed by the deadline. Returns `None` if there is no such job.
 async fn look_at<T: Send + 'static>(
     api: &Arc<ApiState>,
     id: JobId,
+    deadline: Instant,
     view: fn(&Job) -> T,
-) -> Option<T> {
-    if let Some(view) = inspect_job(api, id, view).await {
-        return Some(view);
+) -> Result<Option<T>, Problem> {
+    if let Some(view) = inspect_job_until(api, id, deadline, view).await {
+        return Ok(Some(view));
     }
-    let read = with_job(api, id, move |stored, _| Ok(view(&stored.job))).await;
-    read.ok().map(|(view, _)| view)
+    match with_job(api, id, move |stored, _| Ok(view(&stored.job))).await {
+        Ok((view, _)) => Ok(Some(view)),
+        Err(problem) if problem.is_not_found() => Ok(None),
+        Err(problem) => Err(problem),
+    }
 }
 
 /// Returns the external steps of a job that run.
@@ -118,22 +133,27 @@ fn view_steps(job: &Job) -> Vec<AskedStepView> {
 }
 
 /// Gives the steps of child jobs the labels and columns of their root jobs.
-async fn add_labels_of_roots(api: &Arc<ApiState>, steps: &mut [AskedStepView]) {
+async fn add_labels_of_roots(
+    api: &Arc<ApiState>,
+    deadline: Instant,
+    steps: &mut [AskedStepView],
+) -> Result<(), Problem> {
     let roots: BTreeSet<JobId> = steps.iter().filter_map(|step| step.root).collect();
     let cells: BTreeMap<JobId, _> = stream::iter(roots)
         .map(|root| async move {
-            let cells = look_at(api, root, |job| CellsView::from_cells(job.cells())).await;
-            (root, cells)
+            let view = |job: &Job| CellsView::from_cells(job.cells());
+            Ok::<_, Problem>((root, look_at(api, root, deadline, view).await?))
         })
         .buffered(ASKED_AT_ONCE)
-        .collect()
-        .await;
+        .try_collect()
+        .await?;
     for step in steps {
         let root = step.root.and_then(|root| cells.get(&root)?.as_ref());
         if let Some((label, columns)) = root {
             (step.label, step.columns) = (label.clone(), columns.clone());
         }
     }
+    Ok(())
 }
 
 /// Formats the cursor after a job.

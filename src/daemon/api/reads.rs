@@ -97,6 +97,14 @@ pub(super) async fn write_response(
     read_with_permit(api, move |reader| query(reader, &mut response).map(|()| response)).await
 }
 
+/// Returns an empty response that may hold `bytes` bytes besides while it is written.
+pub(super) async fn reserve_response(
+    api: &Arc<ApiState>,
+    bytes: usize,
+) -> Result<BufferedResponse, Problem> {
+    Ok(BufferedResponse::new(api, acquire_bytes(api, bytes).await?, bytes))
+}
+
 /// Applies `view` to the job with this id, which may be cached. The returned response holds the
 /// permit for the memory of a job that is not: the caller must keep it for as long as it keeps any
 /// part of the job.

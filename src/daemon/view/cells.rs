@@ -5,8 +5,9 @@ use serde::{Serialize, Serializer};
 use std::sync::Arc;
 
 /// The columns of a job that have a value, by their names, in the order of the workflow file.
+/// Clones share them.
 #[derive(Clone, Default)]
-pub struct CellsView(Vec<(Arc<str>, Cell)>);
+pub struct CellsView(Arc<[(Arc<str>, Cell)]>);
 
 impl CellsView {
     /// Splits cells into the label and the view of the columns.
@@ -20,7 +21,7 @@ impl CellsView {
                 columns.push((name, cell));
             }
         }
-        (label, CellsView(columns))
+        (label, CellsView(columns.into()))
     }
 
     /// Returns whether no column has a value.

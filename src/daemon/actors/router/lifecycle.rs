@@ -7,7 +7,7 @@
 use super::Router;
 use crate::actors::inputs::{ChildOrder, JobInput, PassivateRequest, RouterInput, StopRequest};
 use crate::actors::job::{JobActor, JobStart, SpawnRequest};
-use crate::actors::listed_state::SharedListedState;
+use crate::actors::listed_state::{ListedState, SharedListedState};
 use crate::actors::mailbox::new_mailbox;
 use crate::actors::routes::Route;
 use actix::Context;
@@ -31,6 +31,10 @@ impl Router {
         let arbiter = &arbiters[usize::try_from(arbiter_key).unwrap_or_default() % arbiters.len()];
         let (job_env, listed_state) = (env.job_env.clone(), SharedListedState::default());
         let state_of_job = listed_state.clone();
+        if let JobStart::Recovered { job, .. } = &request.start {
+            // It is committed. Lists show it before the actor has run.
+            listed_state.set(ListedState::from_job(job));
+        }
         let memory_share = env.memory.acquire_share(request.start.bytes());
         self.route_table.insert(id, || {
             // The mailbox has no capacity limit, because the causes of a job's inputs bound their
