@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::world::LIMITS;
 use workflow_manager::engine::{
-    Context, Definition, Dependency, Effect, Graph, Input, Job, JobId, JobState, Message, Origin,
-    Reply, Sender, Step, StepIndex, Timestamp,
+    Column, Context, Definition, Dependency, Effect, Expression, Graph, Input, Job, JobId,
+    JobState, Message, Origin, Reply, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    EndedCursor, JobFilter, JobNumber, JobRecords, Journal, JournalOptions, NEWEST_CURSOR, NewJob,
-    Reader, Record, SearchOrder, SearchRecords, SqliteJournal,
+    CellRefill, EndedCursor, JobFilter, JobNumber, JobRecords, Journal, JournalOptions,
+    NEWEST_CURSOR, NewJob, Reader, Record, SearchOrder, SearchRecords, SqliteJournal,
 };
 
 const FIRST: StepIndex = StepIndex(0);
@@ -75,8 +75,12 @@ struct Live {
 
 impl Live {
     fn create(number: JobNumber, id: u128) -> (Live, Record) {
+        Live::create_with(number, id, definition())
+    }
+
+    fn create_with(number: JobNumber, id: u128, definition: Arc<Definition>) -> (Live, Record) {
         let id = JobId(uuid::Uuid::from_u128(id));
-        let origin = Origin::for_root_job(id, definition(), Timestamp(number));
+        let origin = Origin::for_root_job(id, definition, Timestamp(number));
         let message = Message::parse(format!("{{\"n\":{number}}}").as_bytes()).expect("a message");
         let context =
             Context { now: Timestamp(number), limits: &LIMITS, pauses: None, spare: None };
@@ -106,7 +110,11 @@ impl Live {
     }
 
     fn reply(&mut self, step: &str) -> Record {
-        let (step, reply) = (step.to_owned(), Reply::Result("{}".to_owned().into()));
+        self.take_result(step, "{}")
+    }
+
+    fn take_result(&mut self, step: &str, output: &str) -> Record {
+        let (step, reply) = (step.to_owned(), Reply::Result(output.to_owned().into()));
         self.take(Input::Reply { step, attempt: None, reply, from: Sender::Unknown })
     }
 
@@ -185,6 +193,45 @@ fn what_a_crash_leaves_behind_is_derived_at_the_next_start() {
             rows.expect("rows").collect::<rusqlite::Result<_>>().expect("rows")
         };
         assert_eq!(rows(&copy), rows(&place), "{table}: derived at a start, and on the way");
+    }
+}
+
+#[test]
+fn what_a_refill_has_set_is_there_after_a_crash_that_left_more_behind() {
+    let with_columns = |label: &str, total: &str| {
+        let mut definition = (*definition()).clone();
+        definition.columns.label = Some(Expression::parse(label).expect(label));
+        let value = Expression::parse(total).expect(total);
+        definition.columns.list.push(Column { name: "total".into(), value });
+        definition
+    };
+    let own = Arc::new(with_columns("'old ' + string(job.n)", "steps.b.output.cents"));
+    let mut new = with_columns("'new ' + string(job.n)", "steps.b.output.cents");
+    let value = Expression::parse("'more ' + string(job.n)").expect("a column");
+    new.columns.list.push(Column { name: "more".into(), value });
+    let place = Place::new();
+    let mut store = place.open();
+    store.create_status_tables(&[&*own, &new]).expect("tables of statuses");
+    let (mut live, created) = Live::create_with(1, 1, own);
+    store.append(&[&created]).expect("commits");
+    let cells = live.job.refilled_cells(&new.columns).cells;
+    let refill = CellRefill { job: 1, entries: live.job.entry_count(), cells };
+    assert!(store.refill_cells(&new, &[refill]).expect("writes").is_empty());
+    store.append(&[&live.reply("a"), &live.take_result("b", r#"{"cents":7}"#)]).expect("commits");
+    let copy = place.crash();
+    drop((copy.open(), store));
+    for (place, what) in [(&copy, "derived at a start"), (&place, "derived on the way")] {
+        let client = Connection::open(place.file()).expect("opens");
+        let select = |sql: &str| -> Vec<Option<String>> {
+            let row = |row: &rusqlite::Row<'_>| (0..3).map(|at| row.get(at)).collect();
+            client.query_row(sql, [], row).expect(sql)
+        };
+        let expected = ["new 1", "more 1", "7"].map(|text| Some(text.to_owned()));
+        assert_eq!(select("SELECT label, more, total FROM status_w"), expected, "{what}");
+        let sql = "SELECT max(value) FILTER (WHERE name = 'label'),
+                          max(value) FILTER (WHERE name = 'more'),
+                          max(value) FILTER (WHERE name = 'total') FROM cells";
+        assert_eq!(select(sql), expected, "{what}");
     }
 }
 

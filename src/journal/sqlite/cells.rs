@@ -47,3 +47,9 @@ pub(super) fn load(
     let rows = select.query_map([job], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     Ok(order_cells(columns, rows.collect::<rusqlite::Result<_>>()?))
 }
+
+/// Returns whether a job has cells that are not empty.
+pub(super) fn has_any(connection: &Connection, job: JobNumber) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS(SELECT 1 FROM cells WHERE job = ?1)";
+    connection.prepare_cached(sql)?.query_row([job], |row| row.get(0))
+}

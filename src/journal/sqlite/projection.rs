@@ -3,6 +3,7 @@
 //! these tables are complete (table `derived`).
 
 use super::append::{INSERT_ENTRY, insert_entry};
+use super::cells;
 use super::failures;
 use super::file_rows::{FileRows, UNPROJECTED};
 use super::row_format::{
@@ -17,9 +18,9 @@ use crate::failures::FailureChange;
 use crate::record::JobNumber;
 use crate::recover::{JobRow, JobSnapshot, Rebuilder};
 use crate::sql::to_sql_number;
-use engine::{JobState, Timestamp};
+use engine::{JobState, NamedCell, Timestamp};
 use rusqlite::{Connection, params};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The most jobs whose pending confirms are written in one transaction, because commits wait for
 /// it.
@@ -190,7 +191,18 @@ impl JournalWriter {
         let rows = FileRows { connection: &transaction, file: &file, is_projected: true };
         let mut changed_jobs = BTreeSet::new();
         let mut rebuilder = Rebuilder::new(&rows);
-        for row in rows.entry_rows(UNPROJECTED, [])? {
+        let entry_rows = rows.entry_rows(UNPROJECTED, [])?;
+        // A refill may have set cells by another definition: what did not change since is kept.
+        let mut cells_before: HashMap<JobNumber, Vec<NamedCell>> = HashMap::new();
+        for number in entry_rows.iter().map(|row| row.job) {
+            if cells_before.contains_key(&number) || !cells::has_any(&transaction, number)? {
+                continue;
+            }
+            if let Some(JobSnapshot { job, .. }) = rebuilder.load_snapshot(number)? {
+                cells_before.insert(number, job.sql_cells());
+            }
+        }
+        for row in entry_rows {
             if let Some(origin) = &row.origin {
                 let workflow = rebuilder.load_definition(origin.definition)?.full_name();
                 let status = JobStatus { state: JobState::Running, ended: None, is_open: true };
@@ -208,7 +220,7 @@ impl JournalWriter {
         }
         transaction.execute("DELETE FROM confirmed", [])?;
         set_watermark(&transaction, last_seq)?;
-        let mut statuses = StatusChanges::default();
+        let (mut statuses, mut kept) = (StatusChanges::default(), Vec::new());
         for number in changed_jobs {
             let damage_error = || {
                 let problem = "it is missing, and has entries".to_owned();
@@ -224,12 +236,22 @@ impl JournalWriter {
             )?;
             failures::write(&transaction, number, FailureChange::from_job(&job))?;
             if job.origin().parent.is_none() {
-                statuses
-                    .0
-                    .insert(number, StatusChange::full_row(number, &job, changed_at, definition));
+                let mut change = StatusChange::full_row(number, &job, changed_at, definition);
+                if let Some(before) = cells_before.remove(&number) {
+                    change.cells.retain(|cell| !before.contains(cell));
+                    kept.push((number, job, definition));
+                }
+                statuses.0.insert(number, change);
             }
         }
         self.status_tables.write(&transaction, &self.file, &statuses)?;
+        for (number, job, definition) in kept {
+            if let Some(layout) = self.status_tables.layout(&transaction, &file, definition)? {
+                layout
+                    .restore_cells(&transaction, &job, number)
+                    .map_err(|error| layout.table.to_write_error(error))?;
+            }
+        }
         transaction.commit()?;
         Ok(last_seq)
     }

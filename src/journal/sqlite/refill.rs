@@ -6,7 +6,7 @@ use super::writer::JournalWriter;
 use crate::error::JournalError;
 use crate::query::CellRefill;
 use crate::record::JobNumber;
-use engine::{Definition, NamedCell};
+use engine::{Definition, Job, NamedCell};
 use rusqlite::{Connection, params};
 use std::collections::BTreeSet;
 
@@ -56,6 +56,20 @@ impl JournalWriter {
 }
 
 impl TableLayout {
+    /// Sets the cells of a job whose row was written anew to those that the table `cells` has: a
+    /// refill may have set them by another definition than the job's own.
+    pub(super) fn restore_cells(
+        &self,
+        connection: &Connection,
+        job: &Job,
+        number: JobNumber,
+    ) -> rusqlite::Result<()> {
+        let columns = &job.definition().columns;
+        let own = columns.names().map(|name| (name.into(), None));
+        let cells: Vec<NamedCell> = own.chain(cells::load(connection, number, columns)?).collect();
+        self.write_cells(connection, number, &cells)
+    }
+
     /// Updates the cells of a job that has a row.
     pub(super) fn write_cells(
         &self,
@@ -64,7 +78,7 @@ impl TableLayout {
         cells: &[NamedCell],
     ) -> rusqlite::Result<()> {
         for (name, cell) in cells {
-            let Some(column) = self.cells.get(&**name) else { continue };
+            let Some(column) = self.cell_column(name) else { continue };
             let sql =
                 format!("UPDATE {} SET {column} = ?1 WHERE _rowid_ = ?2", self.table.quoted_name());
             let text = cell.as_ref().map(|cell| &*cell.text);

@@ -82,7 +82,7 @@ impl StatusTables {
 
     /// Returns the layout of the status table for the definition with this number, after creating
     /// what is missing of the table; `None` if the table is unusable.
-    fn layout(
+    pub(super) fn layout(
         &mut self,
         connection: &Connection,
         file: &str,

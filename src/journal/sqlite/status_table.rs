@@ -128,11 +128,16 @@ pub(super) struct TableLayout {
     pub(super) table: StatusTable,
     /// The quoted column of each step, by the step's index; `None` if the step has no column.
     columns: Vec<Option<String>>,
-    /// The quoted columns of cells, by the names of the columns in the workflow.
-    pub(super) cells: HashMap<String, String>,
+    /// The quoted columns of cells of all definitions, by their names in lower case.
+    cells: HashMap<String, String>,
 }
 
 impl TableLayout {
+    /// Returns the quoted column of a cell; `None` if it has none.
+    pub(super) fn cell_column(&self, name: &str) -> Option<&str> {
+        self.cells.get(&name.to_ascii_lowercase()).map(String::as_str)
+    }
+
     /// Inserts or updates the row of a job.
     pub(super) fn write_row(
         &self,
@@ -145,7 +150,7 @@ impl TableLayout {
             statuses.filter_map(|(step, status)| Some((column(*step)?, Some(&**status))));
         let cells = change.cells.iter().filter_map(|(name, cell)| {
             let text = cell.as_ref().map(|cell| &*cell.text);
-            Some((self.cells.get(&**name)?.as_str(), text))
+            Some((self.cell_column(name)?, text))
         });
         let columns = statuses.chain(cells);
         let (mut sql, mut values) = (
@@ -476,9 +481,6 @@ impl StatusTable {
             .iter()
             .map(|step| steps.get(&step.name.to_ascii_lowercase()).cloned())
             .collect();
-        let names = definition.columns.sql_names();
-        let quoted = |name: &str| cells.get(&name.to_ascii_lowercase()).cloned();
-        let cells = names.filter_map(|name| Some((name.to_owned(), quoted(name)?))).collect();
         Ok(TableLayout { table: self.clone(), columns, cells })
     }
 
@@ -520,7 +522,11 @@ impl StatusTable {
                 Entry::Vacant(entry) => entry.insert(self.layout(connection, job.definition())?),
             };
             let change = StatusChange::full_row(number, &job, changed_at, definition);
-            layout.write_row(connection, &change).map_err(|error| self.to_write_error(error))?;
+            let write = || {
+                layout.write_row(connection, &change)?;
+                layout.restore_cells(connection, &job, number)
+            };
+            write().map_err(|error| self.to_write_error(error))?;
         }
         Ok(())
     }
