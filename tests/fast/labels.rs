@@ -149,6 +149,11 @@ fn columns_are_beside_the_steps_in_sql_and_change_with_the_file() {
         let is_sent = |view: &Value| view["steps"][1]["state"] == "running";
         api.until(&format!("/api/job/{running}"), is_sent).await;
         assert_eq!(found(&api, "label=4711&workflow=orders").await.len(), 1, "an older one's");
+        let sheet = api.get_json("/api/status/orders").await;
+        for row in sheet["rows"].as_array().expect("rows") {
+            let shown = (row.get("label"), row.get("columns"));
+            assert_eq!(shown, (None, None), "the loaded definition has none");
+        }
         manager.stop().await;
         assert_eq!(select(all)[1], of_new);
         assert_eq!(select("\"order\"").len(), 3);
@@ -224,8 +229,10 @@ workflows:
         let dry = refill("dryRun=true").await;
         let expected = json!({
             "operation": "refill", "workflow": "orders", "dryRun": true, "jobs": 6, "changed": 5,
-            "withoutStep": 5, "busy": 0
+            "withoutStep": 5, "busy": 0, "unreadable": 0, "definition": dry["definition"]
         });
+        let hash = dry["definition"].as_str().expect("a hash");
+        assert_eq!(api.get(&format!("/api/definition/{hash}"), &[]).await.status, StatusCode::OK);
         assert_eq!(dry, expected);
         assert_eq!(found(&api, "column.order=3").await, [""; 0], "nothing was done");
 
@@ -250,6 +257,17 @@ workflows:
         assert_eq!(refill("").await["changed"], 0, "it has its own");
         let unknown = api.post("/api/workflows/ordrs/refill", "").await;
         assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+
+        // A job that cannot be read is counted, and the others are done.
+        let change = |sql: &str| {
+            let client = Connection::open(folder.path().join("j.db")).expect("opens");
+            client.execute_batch(sql).expect(sql);
+        };
+        let of_first = "WHERE job = (SELECT min(job) FROM entries)";
+        change(&format!("UPDATE entries SET body = 'x' || body {of_first}"));
+        let rest = refill("").await;
+        assert_eq!((&rest["jobs"], &rest["unreadable"]), (&json!(6), &json!(1)));
+        change(&format!("UPDATE entries SET body = substr(body, 2) {of_first}"));
         manager.stop().await;
         let texts = select_statuses(folder.path(), "label, \"order\", sent");
         let row = |texts: [&str; 2], sent: Option<&str>| -> Vec<Option<String>> {
@@ -258,5 +276,11 @@ workflows:
         };
         assert_eq!(texts[0], row(["Order 1", "1"], None));
         assert_eq!(texts[5], row(["Order 6", "6"], Some("today")));
+
+        // A table that is made anew has them too.
+        change("DROP TABLE status_orders");
+        let (manager, _) = start(after, folder.path()).await;
+        manager.stop().await;
+        assert_eq!(select_statuses(folder.path(), "label, \"order\", sent"), texts);
     }));
 }

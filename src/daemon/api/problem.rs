@@ -56,6 +56,11 @@ impl Problem {
         self.status == StatusCode::NOT_FOUND
     }
 
+    /// Returns whether it is a 500: the manager or its journal is at fault, and time mends nothing.
+    pub(super) fn is_internal(&self) -> bool {
+        self.status == StatusCode::INTERNAL_SERVER_ERROR
+    }
+
     /// Makes a 400: the request is malformed.
     pub fn malformed(detail: String) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, detail)

@@ -25,7 +25,7 @@ pub(super) const ROUTES: &[ApiRoute] =
             OperationSpec::new("refillColumns", "operations", summary)
                 .with_parameters(&[VHOST, LIMIT, CURSOR, DRY_RUN, REASON])
                 .with_json_response(200, "What was done", schemas.reference::<RefillView>())
-                .with_problems(&[404])
+                .with_problems(&[404, 409])
         },
     )];
 
@@ -48,6 +48,8 @@ const ROUNDS: usize = 5;
 struct RefillView {
     operation: &'static str,
     workflow: String,
+    /// The hash of the definition by which the cells were computed.
+    definition: String,
     dry_run: bool,
     /// How many jobs were looked at.
     jobs: usize,
@@ -57,6 +59,9 @@ struct RefillView {
     without_step: usize,
     /// How many of them went on again and again, and are left as they are.
     busy: usize,
+    /// How many of them cannot be read, because their records are damaged, and are left as they
+    /// are.
+    unreadable: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -66,6 +71,15 @@ struct Computed {
     id: JobId,
     refill: CellRefill,
     lacks_step: bool,
+}
+
+/// What became of the computation for a job.
+enum Outcome {
+    Computed(Computed),
+    /// The job does not exist any more.
+    Gone,
+    /// Its record is damaged.
+    Unreadable,
 }
 
 /// Refills one page of the jobs of a workflow, the oldest first.
@@ -94,6 +108,7 @@ async fn refill_columns(
     let mut view = RefillView {
         operation: "refill",
         workflow,
+        definition: definition.hash().to_string(),
         dry_run,
         jobs: found.len(),
         next: next.map(|(number, _)| number.to_string()),
@@ -102,7 +117,8 @@ async fn refill_columns(
     let mut ids: Vec<JobId> = found.into_iter().map(|(_, id)| id).collect();
     for round in 0..ROUNDS {
         view.busy = 0;
-        let computed = compute(&api, &definition, ids).await?;
+        let (computed, unreadable) = compute(&api, &definition, ids).await?;
+        view.unreadable += unreadable;
         if round == 0 {
             view.without_step = computed.iter().filter(|job| job.lacks_step).count();
         }
@@ -117,6 +133,12 @@ async fn refill_columns(
         let (numbers, refills): (HashMap<JobNumber, JobId>, Vec<CellRefill>) =
             changed.into_iter().map(|job| ((job.refill.job, job.id), job.refill)).unzip();
         let count = refills.len();
+        if find_definition(&api, &path, vhost.as_deref())? != definition {
+            let workflow = &view.workflow;
+            return Err(Problem::conflict(format!(
+                "the definition of workflow {workflow} was changed meanwhile: begin again"
+            )));
+        }
         let moved_on = api
             .active()?
             .refill_cells(definition.clone(), refills)
@@ -132,12 +154,13 @@ async fn refill_columns(
     Ok(HttpResponse::Ok().json(view))
 }
 
-/// Computes the cells of jobs by this definition. Jobs that do not exist any more are left out.
+/// Computes the cells of jobs by this definition. Jobs that do not exist any more are left out, and
+/// so are jobs that cannot be read, which are counted.
 async fn compute(
     api: &Arc<ApiState>,
     definition: &Arc<Definition>,
     ids: Vec<JobId>,
-) -> Result<Vec<Computed>, Problem> {
+) -> Result<(Vec<Computed>, usize), Problem> {
     let compute_job = |id: JobId| {
         let definition = definition.clone();
         async move {
@@ -151,15 +174,22 @@ async fn compute(
                 Ok(Computed { id, refill, lacks_step: refilled.lacks_step })
             });
             match read.await {
-                Ok((computed, _)) => Ok(Some(computed)),
-                Err(problem) if problem.is_not_found() => Ok(None),
+                Ok((computed, _)) => Ok(Outcome::Computed(computed)),
+                Err(problem) if problem.is_not_found() => Ok(Outcome::Gone),
+                // It is in the log.
+                Err(problem) if problem.is_internal() => Ok(Outcome::Unreadable),
                 Err(problem) => Err(problem),
             }
         }
     };
-    let computed = stream::iter(ids).map(compute_job).buffered(REBUILT_AT_ONCE);
-    let computed: Vec<Option<Computed>> = computed.try_collect().await?;
-    Ok(computed.into_iter().flatten().collect())
+    let outcomes = stream::iter(ids).map(compute_job).buffered(REBUILT_AT_ONCE);
+    let outcomes: Vec<Outcome> = outcomes.try_collect().await?;
+    let unreadable = outcomes.iter().filter(|one| matches!(one, Outcome::Unreadable)).count();
+    let computed = outcomes.into_iter().filter_map(|outcome| match outcome {
+        Outcome::Computed(computed) => Some(computed),
+        Outcome::Gone | Outcome::Unreadable => None,
+    });
+    Ok((computed.collect(), unreadable))
 }
 
 /// Returns the jobs that have other cells in the journal.

@@ -324,7 +324,8 @@ impl StatusSheet {
         let numbers: Vec<JobNumber> = rows.iter().map(|row| row.number).collect();
         let mut cells = self.reader.load_cells(&numbers, &self.own_columns)?;
         let with_cells = |row: StatusRow| {
-            let cells = cells.remove(&row.number).unwrap_or_default();
+            let mut cells = cells.remove(&row.number).unwrap_or_default();
+            cells.retain(|(name, _)| self.own_columns.names().any(|own| *own == **name));
             SheetRow { row, cells }
         };
         Ok((rows.into_iter().map(with_cells).collect(), has_more.then_some(self.before)))
