@@ -61,16 +61,21 @@ function split(workflow) {
 /** What was there before, once all of it is known. @type {Set<string> | undefined} */
 let before;
 
+/** How many there were before. @type {number | undefined} */
+let totalBefore;
+
 /** @param {Inbox} now */
-function notify({ letters, more }) {
+function notify({ letters, total, more }) {
   const keys = letters.map(({ key, attempt }) => `${key} ${attempt}`);
   const fresh = before ? letters.filter((_, index) => !before?.has(keys[index])) : [];
-  // What moves up where more wait than are shown is not new.
+  // What moves up where more wait than are shown is not new, and what is new is not shown: the number tells.
+  const grown = more && totalBefore !== undefined ? total - totalBefore : 0;
   before = more ? undefined : new Set(keys);
-  if (!fresh.length || !preferences.notify || !canNotify() || Notification.permission !== 'granted' || (app.view?.page === 'inbox' && !document.hidden)) return;
+  totalBefore = total;
+  if ((more ? grown <= 0 : !fresh.length) || !preferences.notify || !canNotify() || Notification.permission !== 'granted' || (app.view?.page === 'inbox' && !document.hidden)) return;
   const [first] = fresh;
-  const address = fresh.length === 1 ? letterLink(first) : '#/inbox';
-  const shownNow = new Notification(fresh.length === 1 ? `${first.workflow}: ${first.step}` : `${fresh.length} steps wait for a person`, { body: fresh.length === 1 ? plain(`${first.label ?? `Job ${shortId(first.job)}`} waits for a decision`) : plain([...new Set(fresh.map(({ step }) => step))].join(', ')), tag: 'workflow-manager.inbox' });
+  const address = !more && fresh.length === 1 ? letterLink(first) : '#/inbox';
+  const shownNow = more ? new Notification(`${counted(grown, 'more step')} ${grown === 1 ? 'waits' : 'wait'} for a person`, { body: `${counted(total, 'step')} in all`, tag: 'workflow-manager.inbox' }) : new Notification(fresh.length === 1 ? `${first.workflow}: ${first.step}` : `${fresh.length} steps wait for a person`, { body: fresh.length === 1 ? plain(`${first.label ?? `Job ${shortId(first.job)}`} waits for a decision`) : plain([...new Set(fresh.map(({ step }) => step))].join(', ')), tag: 'workflow-manager.inbox' });
   shownNow.onclick = () => {
     window.focus();
     go(address);
@@ -163,7 +168,7 @@ class InboxView {
     return html`<div class="inbox">
       <header class="page-head"><h1>Inbox</h1>${data ? html`<span class="quiet">${counted(data.total, 'step')} ${data.total === 1 ? 'waits' : 'wait'} for a person</span>` : nothing}<span class="space"></span>${this.#notifyButton()}</header>
       ${refusal(inbox.problem)}
-      ${names.length > 1 || workflow ? html`<div class="choices" role="group" aria-label="Workflow">${['', ...new Set([...names, ...(workflow ? [workflow] : [])])].map((name) => html`<a class="chip" role="button" aria-pressed=${workflow === name ? 'true' : 'false'} href=${changed(this.#route, { workflow: name, job: undefined, step: undefined })}>${name ? shown(name) : 'All'}<span class="quiet">${count(name ? (data?.workflows[name] ?? 0) : data?.total)}</span></a>`)}</div>` : nothing}
+      ${names.length > 1 || workflow ? html`<div class="choices" role="group" aria-label="Workflow">${['', ...new Set([...names, ...(workflow ? [workflow] : [])])].map((name) => html`<a class="chip" role="button" aria-pressed=${workflow === name ? 'true' : 'false'} href=${changed(this.#route, { workflow: name, job: undefined, step: undefined })}>${name ? shown(name) : 'All'}<span class="quiet">${count(name ? (data && Object.hasOwn(data.workflows, name) ? data.workflows[name] : 0) : data?.total)}</span></a>`)}</div>` : nothing}
       <div class="inbox-parts">
         <section class="panel" aria-label="Steps that wait for a person">${letters.length ? html`<ul class="letters">${repeat(letters, ({ key }) => key, (letter) => this.#row(letter))}</ul>` : inbox.told && data?.whole ? html`<div class="none"><p>Nothing waits for a person.</p><p class="quiet">Steps with <code>external: true</code> come here when it is their turn.</p></div>` : nothing}
           ${data?.whole && data.more ? html`<p class="calm">Those of the ${count(SHOWN)} jobs that have waited longest are shown.</p>` : nothing}</section>

@@ -188,7 +188,7 @@ class Statuses {
             <th scope="row" class="frozen"><a href=${link(['job', row.job])}>${named(row.label, row.job)}</a></th>
             <td class="sheet-state">${sign(row.state)}${shown(row.state)}</td><td class="number left sheet-created" title=${row.created}>${clock(millis(row.created))}</td>
             ${this.#columns.map((step) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td data-step=${step} tabindex=${row.job === entry && step === column ? '0' : '-1'}>${word ? html`<a class="status-word ${wordTone(word, row.state)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
-            ${own.map((name) => html`<td>${row.columns?.[name] === undefined ? nothing : shown(String(row.columns[name]))}</td>`)}
+            ${own.map((name) => { const cells = row.columns ?? {}; return html`<td>${Object.hasOwn(cells, name) ? shown(String(cells[name])) : nothing}</td>`; })}
           </tr>`)}</tbody>
         </table></div>
         ${rows.length || !this.#rows.told ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}

@@ -109,6 +109,19 @@ test('a new one is told by the browser if one wants that, and it leads there', a
     assert.equal(await page.evaluate(() => /** @type {any} */ (globalThis).told[0].title), 'short: only');
     await page.evaluate(() => /** @type {any} */ (globalThis).told[0].onclick());
     await page.waitForFunction((job) => location.hash === `#/inbox?job=${job}&step=only`, id);
+    // Where more wait than are shown, the number tells.
+    await page.locator('.side-pages a', { hasText: 'Jobs' }).click();
+    await page.waitForSelector('.jobs');
+    for (let more = 0; more < 100; more += 1) await manager.create('short', { go: true });
+    const { count } = await manager.get('inbox?limit=1');
+    const tells = (/** @type {string} */ title, /** @type {number} */ total) => page.waitForFunction(([expected, body]) => {
+      document.dispatchEvent(new Event('visibilitychange'));
+      const last = /** @type {any} */ (globalThis).told.at(-1);
+      return last.title.includes(expected) && last.body === body;
+    }, [title, `${total} steps in all`], { polling: 1000 });
+    await tells('for a person', count);
+    await manager.create('short', { go: true });
+    await tells('1 more step waits for a person', count + 1);
   });
 });
 
