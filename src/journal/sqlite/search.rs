@@ -145,18 +145,27 @@ impl JobFilter {
             }
             values.push(reason.into());
         }
-        if self.is_by_failed_items() {
-            table = TOLERATED;
-            conditions.push("t.is_root = 1".to_owned());
-            if let Some(workflow) = &self.workflow {
-                table = TOLERATED_OF_WORKFLOW;
-                conditions.push("t.workflow = ?".to_owned());
-                values.push(workflow.clone().into());
-            }
-        } else if self.failed_items {
-            conditions.push(WITH_FAILED_ITEMS.to_owned());
-        }
+        table = self.add_failed_items(&mut conditions, &mut values).unwrap_or(table);
         (format!("{table} WHERE {}", conditions.join(" AND ")), values)
+    }
+
+    /// Adds the conditions of `failed_items`. Returns the table that is read by it; `None`: that of
+    /// another criterion.
+    fn add_failed_items(
+        &self,
+        conditions: &mut Vec<String>,
+        values: &mut Vec<Value>,
+    ) -> Option<&'static str> {
+        if !self.is_by_failed_items() {
+            let condition = self.failed_items.then(|| WITH_FAILED_ITEMS.to_owned());
+            conditions.extend(condition);
+            return None;
+        }
+        conditions.push("t.is_root = 1".to_owned());
+        let Some(workflow) = &self.workflow else { return Some(TOLERATED) };
+        conditions.push("t.workflow = ?".to_owned());
+        values.push(workflow.clone().into());
+        Some(TOLERATED_OF_WORKFLOW)
     }
 
     /// Returns the SQL of a page of search results, and its parameters.

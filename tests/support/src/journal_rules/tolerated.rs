@@ -33,9 +33,8 @@ fn with_failed_items(workflow: Option<&str>) -> JobFilter {
 
 /// Tells the parent of a job its end, which one of these effects reports.
 fn report(effects: Vec<Effect>, parent: &mut Live) -> (Record, Vec<Effect>) {
-    let told = effects.into_iter().find_map(|effect| match effect {
-        Effect::NotifyParent(item, ended) => Some((item, ended)),
-        _ => None,
+    let told = effects.into_iter().find_map(|effect| {
+        if let Effect::NotifyParent(item, ended) = effect { Some((item, ended)) } else { None }
     });
     let (item, ended): (_, ChildEnd) = told.expect("the end is reported");
     take(parent, Input::ChildEnded { step: item.step, index: item.index, ended })
@@ -122,9 +121,8 @@ pub fn failed_items_are_found_until_mended(place: &dyn Place) {
         take(&mut second[0], Input::from_request(OperationRequest::from(again)));
     append(&mut *journal, &[of_root]);
     assert_eq!(found(&*journal, &everywhere[0]), NONE);
-    let order = effects.into_iter().find_map(|effect| match effect {
-        Effect::OrderChild { order, .. } => Some(order),
-        _ => None,
+    let order = effects.into_iter().find_map(|effect| {
+        if let Effect::OrderChild { order, .. } = effect { Some(order) } else { None }
     });
     let (retried, _) = take(&mut second[1], Input::Order(order.expect("a retry")));
     append(&mut *journal, &[retried]);
