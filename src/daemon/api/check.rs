@@ -30,7 +30,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::post("/api/check", || web::to
 
 /// The outcome of a check. If the files are not valid, there are errors only.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Check)]
+#[schema(as = FileCheck)]
 pub struct CheckView<'l> {
     valid: bool,
     workflows: Vec<DefinitionView<'l>>,

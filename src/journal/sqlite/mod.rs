@@ -6,8 +6,8 @@
 //!
 //! The other tables are projected later, for many commits at once. A watermark records up to which
 //! row they are complete (`projection`). They are the index of a job's rows (`places`), the tables
-//! `jobs`, `cells`, `failures` and `tolerated`, which lists and searches read, and the status tables
-//! `status_…`, which users read (`status_projection`, `status_query`).
+//! `jobs`, `cells`, `failures` and `tolerated`, which lists and searches read, and the status
+//! tables `status_…`, which users read (`status_projection`, `status_query`).
 
 mod append;
 mod backup;

@@ -119,9 +119,9 @@ impl OperationSpec {
         self.with_body_of_type("application/json", is_required, schema)
     }
 
-    /// Requires a body of YAML. Adds the problems that a body may cause.
+    /// Takes a body of YAML, which may be empty. Adds the problems that a body may cause.
     pub(in crate::api) fn with_yaml_body(self, description: &str) -> OperationSpec {
-        self.with_body_of_type("application/yaml", true, json!({ "description": description }))
+        self.with_body_of_type("application/yaml", false, json!({ "description": description }))
     }
 
     /// Sets the content type and schema of the body. Adds the problems that a body may cause.
@@ -273,12 +273,14 @@ impl Schemas {
 
     /// Renders all schemas for the document's components.
     pub(super) fn into_components(self) -> Value {
-        let schemas = self.0.into_iter().map(|(name, schema)| {
+        let mut components = serde_json::Map::new();
+        for (name, schema) in self.0 {
             let mut schema = serde_json::to_value(schema).expect("a schema has a JSON text");
             remove_null(&mut schema);
-            (name, schema)
-        });
-        Value::Object(schemas.collect())
+            let known = components.entry(name.clone()).or_insert_with(|| schema.clone());
+            debug_assert_eq!(*known, schema, "two types have the schema {name}");
+        }
+        Value::Object(components)
     }
 }
 
