@@ -11,7 +11,7 @@ NEEDED = {"workflow": "orders", "limit": 10, "requeue": "true", "rate": "20/s"}
 # The slots of a backfill: few of them, and in the past.
 SLOTS = {"from": "2020-01-01T00:00:00Z", "to": "2025-06-01T00:00:00Z"}
 # Those of an operation on many jobs that find no job.
-NO_FILTERS = {"vhost", "order", "limit", "cursor", "dryRun", "step", "reason"}
+NO_FILTERS = {"vhost", "order", "limit", "cursor", "dryRun", "step", "items", "reason"}
 
 
 @schemathesis.hook
