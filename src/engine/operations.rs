@@ -87,9 +87,9 @@ impl Job {
                 | StepState::Failed => return None,
             };
             format!(
-                "the `{condition}` of step \"{step}\" of job {id} is {is} now: the step would end at \
-                 once, and the results of its other items would be lost. Rerun the step that the \
-                 condition reads, if it is to give another result"
+                "the `{condition}` of step \"{step}\" of job {id} is {is} now: the step would end \
+                 at once, and the results of its other items would be lost. Rerun the step that \
+                 the condition reads, if it is to give another result"
             )
         } else if self.graph().step(index).task.is_none() {
             format!(
