@@ -22,6 +22,7 @@ mod recover;
 mod sql;
 mod sqlite;
 mod traits;
+mod tree_rebuilder;
 
 pub use cluster::{ActiveProcess, ClusterName, ClusterProcess, ClusterStatus};
 pub use copy::{CopyCounts, CopyProgress, CopySummary, JournalPlace, copy_journal};

@@ -11,7 +11,8 @@ use super::transfer::{
 use crate::error::{JournalError, Remedy};
 use crate::failures::FailureChange;
 use crate::record::{JobNumber, NoticeNumber};
-use crate::recover::{JobSnapshot, Rebuilder};
+use crate::recover::JobSnapshot;
+use crate::tree_rebuilder::TreeRebuilder;
 
 /// How many jobs are rebuilt together, at most.
 const BATCH_JOBS: usize = 500;
@@ -113,7 +114,7 @@ impl Checker<'_> {
 
     /// Rebuilds every job, compares it with its row, and derives the statuses of root jobs.
     fn rebuild_jobs(&self, statuses: &mut dyn StatusWriter) -> Result<(), JournalError> {
-        let mut rebuilder = TreeRebuilder { rebuilder: Rebuilder::new(self.copy.rows()), root: 0 };
+        let mut rebuilder = TreeRebuilder::new(self.copy.rows());
         let mut batch: Vec<StoredJobRow> = Vec::new();
         self.copy.for_each_job(JobOrder::ByTree, &mut |job| {
             batch.push(job);
@@ -135,7 +136,7 @@ impl Checker<'_> {
         let (mut derived, mut failures) = (Vec::new(), Vec::new());
         for stored in jobs {
             self.progress.check_stopped(self.journal)?;
-            let JobSnapshot { job, changed_at, definition } = rebuilder.rebuild(stored)?;
+            let JobSnapshot { job, changed_at, definition } = rebuilder.rebuild(&stored.row)?;
             // A job that takes no more input may be deleted in part, its last decisions first.
             let is_same = (job.state(), !job.is_closed()) == (stored.state, true);
             if stored.is_open && !is_same {
@@ -181,22 +182,5 @@ impl Checker<'_> {
             self.copy.journal()
         );
         JournalError::Failed { file: self.journal.to_owned(), problem, remedy: Remedy::Exit }
-    }
-}
-
-/// Rebuilds jobs ordered by their trees. It keeps only what the jobs of the same tree need.
-struct TreeRebuilder<'a> {
-    rebuilder: Rebuilder<'a>,
-    /// The root job of the tree.
-    root: JobNumber,
-}
-
-impl TreeRebuilder<'_> {
-    fn rebuild(&mut self, job: &StoredJobRow) -> Result<JobSnapshot, JournalError> {
-        if self.root != job.row.root {
-            self.root = job.row.root;
-            self.rebuilder.forget_jobs();
-        }
-        self.rebuilder.rebuild_snapshot(&job.row)
     }
 }

@@ -5,7 +5,8 @@
 use super::file_rows::FileRows;
 use crate::failures::FailureChange;
 use crate::record::JobNumber;
-use crate::recover::Rebuilder;
+use crate::recover::JobRows;
+use crate::tree_rebuilder::TreeRebuilder;
 use engine::ReasonId;
 use rusqlite::{Connection, params};
 
@@ -15,8 +16,8 @@ const INSERT_FAILURE: &str = "INSERT INTO failures(job, root, reason, workflow, 
 const INSERT_TOLERATED: &str = "INSERT INTO tolerated(job, workflow, is_root)
   SELECT number, workflow, parent IS NULL FROM jobs WHERE number = ?1";
 
-/// Selects the completed jobs with child jobs that have no result, and their root jobs.
-const SELECT_SUSPECTS: &str = "SELECT number, root FROM jobs WHERE state = 'completed'
+/// Selects the completed jobs with child jobs that have no result, tree by tree.
+const SELECT_SUSPECTS: &str = "SELECT number FROM jobs WHERE state = 'completed'
   AND number IN (
     SELECT parent FROM jobs WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled'))
   ORDER BY root, number";
@@ -68,21 +69,16 @@ pub(super) fn fill(connection: &Connection, file: &str) -> rusqlite::Result<()> 
 pub(super) fn fill_tolerated(connection: &Connection, file: &str) -> rusqlite::Result<()> {
     let suspects = connection
         .prepare(SELECT_SUSPECTS)?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<Vec<(JobNumber, JobNumber)>>>()?;
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<JobNumber>>>()?;
     if !suspects.is_empty() {
         tracing::info!(file, jobs = suspects.len(), "jobs with failed items are searched");
     }
     let rows = FileRows { connection, file, is_projected: true };
-    let mut rebuilder = Rebuilder::new(&rows);
-    let mut previous_root = None;
-    for (job, root) in suspects {
-        // The jobs of a tree are built from the same parents.
-        if previous_root != Some(root) {
-            rebuilder.forget_jobs();
-            previous_root = Some(root);
-        }
-        if let Ok(Some(snapshot)) = rebuilder.load_snapshot(job)
+    let mut rebuilder = TreeRebuilder::new(&rows);
+    for job in suspects {
+        if let Ok(Some(row)) = rows.find_job(job)
+            && let Ok(snapshot) = rebuilder.rebuild(&row)
             && snapshot.job.has_failed_items()
         {
             connection.execute(INSERT_TOLERATED, [job])?;
