@@ -30,12 +30,12 @@ impl ListedState {
     pub fn from_job(job: &Job) -> ListedState {
         let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
         let steps_done = job.steps().filter(|(_, run)| is_done(run.state)).count();
-        let asked = || asked_steps(job).map(|(_, since)| since);
+        let asked: Vec<Timestamp> = asked_steps(job).map(|(_, since)| since).collect();
         ListedState {
             steps_done,
             begins_at: job.begins_at(),
-            asked_since: asked().min(),
-            asked_steps: asked().count(),
+            asked_since: asked.iter().min().copied(),
+            asked_steps: asked.len(),
         }
     }
 }

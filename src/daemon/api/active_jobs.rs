@@ -22,9 +22,7 @@ pub(super) async fn inspect_job<T: Send + 'static>(
     id: JobId,
     inspect: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<T> {
-    let Role::Active(manager) = &api.role else { return None };
-    let inspection = manager.inspect_job(id, inspect);
-    tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
+    inspect_job_until(api, id, inspect_deadline(), inspect).await
 }
 
 /// Returns until when inspections wait that share one wait.

@@ -1,5 +1,6 @@
 //! A workflow file is checked for its author: what the command `check` says, and nothing is saved.
 
+use super::tokens::token;
 use super::{ID, WORKFLOW};
 use actix_web::http::{Method, StatusCode};
 use actix_web::test::TestRequest;
@@ -7,10 +8,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use support::api::{Answer, Api};
 use support::manager::TestManager;
-use workflow_manager::access::hash_token;
 use workflow_manager::cli::check;
 use workflow_manager::load::FILE_BYTES_MAX;
-use workflow_manager::settings::{DurationSetting, Names, Scope, Settings, TokenSettings};
+use workflow_manager::settings::{DurationSetting, Scope, Settings};
 
 const FAN: &str = "
 workflows:
@@ -183,12 +183,6 @@ fn whoever_may_read_definitions_may_check() {
     const READER: &str = "reader-0123456789";
     const WORKER: &str = "worker-0123456789";
     let tokens = |settings: &mut Settings| {
-        let token = |token: &str, scope, queues: &[&str]| TokenSettings {
-            hash: hash_token(token),
-            scope,
-            queues: Names(queues.iter().map(|queue| (*queue).to_owned()).collect()),
-            ..TokenSettings::default()
-        };
         let all = [
             ("reader", token(READER, Some(Scope::Read), &[])),
             ("worker", token(WORKER, None, &["work"])),

@@ -14,13 +14,17 @@ const ADMIN: &str = "admin-0123456789";
 const WORKER: &str = "worker-0123456789";
 const BOTH: &str = "both-0123456789";
 
-fn tokens(settings: &mut Settings) {
-    let token = |token: &str, scope, queues: &[&str]| TokenSettings {
+/// Returns the settings of a token with a scope, and the queues of its worker.
+pub(super) fn token(token: &str, scope: Option<Scope>, queues: &[&str]) -> TokenSettings {
+    TokenSettings {
         hash: hash_token(token),
         scope,
         queues: Names(queues.iter().map(|queue| (*queue).to_owned()).collect()),
         ..TokenSettings::default()
-    };
+    }
+}
+
+fn tokens(settings: &mut Settings) {
     let all = [
         ("grafana", token(READER, Some(Scope::Read), &[])),
         ("alice", token(OPERATOR, Some(Scope::Operate), &[])),
