@@ -64,21 +64,24 @@ export function named(label, id) {
   return label === undefined ? html`<code>${shown(shortId(id))}</code>` : html`<span class="job-label" title=${id}>${shown(label)}</span>`;
 }
 
-const groups = new Intl.NumberFormat('en-US');
+/** Formats that are made when they are first needed: each takes a browser 10 ms. @type {{ groups?: Intl.NumberFormat, short?: Intl.NumberFormat }} */
+const formats = {};
 
 /** @param {number | undefined} value */
 export function count(value) {
-  return value === undefined ? '–' : groups.format(value);
+  if (value === undefined) return '–';
+  // As the format writes it.
+  if (Number.isInteger(value) && value >= 0 && value < 1000) return `${value}`;
+  return (formats.groups ??= new Intl.NumberFormat('en-US')).format(value);
 }
-
-const short = new Intl.NumberFormat('en-US', { notation: 'compact', maximumSignificantDigits: 3, roundingMode: 'trunc' });
 
 /**
  * A number where there is little room: 99,874 is 99.8K. It is never more than there are.
  * @param {number} value
  */
 export function few(value) {
-  return value < 10_000 ? count(value) : short.format(value);
+  if (value < 10_000) return count(value);
+  return (formats.short ??= new Intl.NumberFormat('en-US', { notation: 'compact', maximumSignificantDigits: 3, roundingMode: 'trunc' })).format(value);
 }
 
 /**

@@ -278,19 +278,6 @@ test('vendored files are those of the manifest, and no others', async () => {
   assert.deepEqual((await files('vendor')).filter((file) => !known.has(file) && !own.has(file)), []);
 });
 
-test('each module is asked for at once, so that none waits for another', async () => {
-  const index = await readFile(join(PAGE, 'index.html'), 'utf8');
-  const asked = new Set([...index.matchAll(/modulepreload" href="assets\/dev\/([^"]+)"/g)].map(([, file]) => file));
-  const modules = [...(await files('lib')), ...(await files('views'))].filter((file) => !['lib/layout-worker.js', 'lib/types.js'].includes(file));
-  assert.deepEqual(modules.filter((file) => !asked.has(file)), []);
-  const all = new Set(await files('.'));
-  assert.deepEqual([...asked].filter((file) => !all.has(file)), []);
-  // What is imported and not the page's own is listed as well.
-  for (const file of modules) {
-    for (const [, from] of (await readFile(join(PAGE, file), 'utf8')).matchAll(/^import [^;]*'\.\.\/(vendor\/[^']+)'/gm)) assert.ok(asked.has(from), `${file}: ${from}`);
-  }
-});
-
 test('nothing of the page writes markup from text, or a style attribute', async () => {
   for (const file of (await files('.')).filter((name) => !name.startsWith('vendor/') && /\.(js|html|css)$/.test(name))) {
     const text = await readFile(join(PAGE, file), 'utf8');

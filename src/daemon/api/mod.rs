@@ -31,6 +31,7 @@ mod observe;
 mod openapi;
 mod operations;
 mod page;
+mod page_script;
 mod principal;
 pub mod problem;
 pub mod query;

@@ -3,6 +3,7 @@
 
 use super::compression::{GZIP, accepts_gzip, compress_file};
 use super::jobs::matches_etag;
+use super::page_script::join_modules;
 use super::problem::Problem;
 use super::route::*;
 use actix_web::http::header::{
@@ -101,13 +102,31 @@ async fn serve_index(request: HttpRequest) -> HttpResponse {
     response.content_type("text/html; charset=utf-8").body(html.as_str())
 }
 
-/// The files of the page that compression makes smaller, compressed at their first use.
-static COMPRESSED_FILES: LazyLock<HashMap<String, Bytes>> = LazyLock::new(|| {
-    let compress = |path: Cow<'static, str>| {
-        let compressed = compress_file(&Files::get(&path)?.data)?;
-        Some((path.into_owned(), compressed))
+/// A file of the page, ready to be served.
+struct Asset {
+    content: Bytes,
+    /// The content compressed, if that makes it smaller.
+    compressed: Option<Bytes>,
+}
+
+/// The module that `index.html` loads. It is served with all modules that it imports.
+const MAIN_MODULE: &str = "main.js";
+
+/// The files of the page other than `index.html` by their paths, made at the first use.
+static ASSETS: LazyLock<HashMap<String, Asset>> = LazyLock::new(|| {
+    let read = |path: &str| Files::get(path).map(|file| file.data);
+    let read_text = |path: &str| read(path).map(|data| String::from_utf8_lossy(&data).into_owned());
+    let make_asset = |path: Cow<'static, str>| {
+        let content = match &*path {
+            MAIN_MODULE => join_modules(MAIN_MODULE, &read_text)
+                .expect("the build embeds modules that can be joined")
+                .into(),
+            path => Bytes::from(read(path)?.into_owned()),
+        };
+        let compressed = compress_file(&content);
+        Some((path.into_owned(), Asset { content, compressed }))
     };
-    Files::iter().filter_map(compress).collect()
+    Files::iter().filter(|path| path != "index.html").filter_map(make_asset).collect()
 });
 
 /// Serves a file of the page other than `index.html`.
@@ -116,8 +135,8 @@ async fn serve_asset(
     path: web::Path<(String, String)>,
 ) -> Result<HttpResponse, Problem> {
     let (hash, path) = path.into_inner();
-    let file = Files::get(&path)
-        .filter(|_| path != "index.html")
+    let Asset { content, compressed } = ASSETS
+        .get(&path)
         .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
     let mut response = HttpResponse::Ok();
     // A request for another version of the page gets this version's file, which is not cached.
@@ -127,14 +146,15 @@ async fn serve_asset(
         response.insert_header(header);
     }
     response.content_type(content_type(&path));
-    match COMPRESSED_FILES.get(&path).filter(|_| accepts_gzip(&request)) {
-        Some(compressed) => {
+    let content = match compressed {
+        Some(compressed) if accepts_gzip(&request) => {
             response.insert_header((header::VARY, "accept-encoding"));
             response.insert_header((header::CONTENT_ENCODING, GZIP));
-            Ok(response.body(compressed.clone()))
+            compressed
         }
-        None => Ok(response.body(file.data.into_owned())),
-    }
+        Some(_) | None => content,
+    };
+    Ok(response.body(content.clone()))
 }
 
 /// Returns the content type of a file from the extension of its name.
