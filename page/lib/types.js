@@ -104,7 +104,7 @@
  *
  * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, label?: string, columns?: Record<string, string | number | boolean>, startsAt?: string, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
  * @typedef {{ job: string, workflow: string, root?: string, task?: string, item?: number, label?: string, columns?: Record<string, string | number | boolean>, step: string, attempt: number, status: string, since: string, statusKey?: string, statuses?: string[] }} InboxStep
- * @typedef {{ steps: InboxStep[], count: number, workflows: Record<string, number>, next?: string }} InboxPage
+ * @typedef {{ steps: InboxStep[], count: number, workflows: Record<string, number>, unreadable: number, next?: string }} InboxPage
  *
  * @typedef {{ jobs: Found[], next?: string, count?: number, countIsMinimum?: boolean }} FoundPage
  *

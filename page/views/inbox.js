@@ -22,7 +22,7 @@ import { Payload } from './payload.js';
 
 /**
  * @typedef {InboxStep & { key: string }} Letter a step that waits for a person
- * @typedef {{ letters: Letter[], total: number, workflows: Record<string, number>, more: boolean, whole: boolean }} Inbox `whole`: its letters are there, not their number alone
+ * @typedef {{ letters: Letter[], total: number, workflows: Record<string, number>, more: boolean, unreadable: number, whole: boolean }} Inbox `whole`: its letters are there, not their number alone
  */
 
 /** The steps of so many jobs are shown, those that have waited longest. */
@@ -47,7 +47,7 @@ export const inbox = new Source(async (signal) => {
   const letters = page.steps.map((step) => ({ ...step, key: keyOf(step.job, step.step) }));
   letters.sort((a, b) => millis(a.since) - millis(b.since));
   const total = Object.values(page.workflows).reduce((sum, one) => sum + one, 0);
-  const result = { letters, total, workflows: page.workflows, more: page.next !== undefined, whole };
+  const result = { letters, total, workflows: page.workflows, more: page.next !== undefined, unreadable: page.unreadable, whole };
   if (whole && !workflow) notify(result);
   return result;
 });
@@ -171,7 +171,8 @@ class InboxView {
       ${names.length > 1 || workflow ? html`<div class="choices" role="group" aria-label="Workflow">${['', ...new Set([...names, ...(workflow ? [workflow] : [])])].map((name) => html`<a class="chip" role="button" aria-pressed=${workflow === name ? 'true' : 'false'} href=${changed(this.#route, { workflow: name, job: undefined, step: undefined })}>${name ? shown(name) : 'All'}<span class="quiet">${count(name ? (data && Object.hasOwn(data.workflows, name) ? data.workflows[name] : 0) : data?.total)}</span></a>`)}</div>` : nothing}
       <div class="inbox-parts">
         <section class="panel" aria-label="Steps that wait for a person">${letters.length ? html`<ul class="letters">${repeat(letters, ({ key }) => key, (letter) => this.#row(letter))}</ul>` : inbox.told && data?.whole ? html`<div class="none"><p>Nothing waits for a person.</p><p class="quiet">Steps with <code>external: true</code> come here when it is their turn.</p></div>` : nothing}
-          ${data?.whole && data.more ? html`<p class="calm">Those of the ${count(SHOWN)} jobs that have waited longest are shown.</p>` : nothing}</section>
+          ${data?.whole && data.more ? html`<p class="calm">Those of the ${count(SHOWN)} jobs that have waited longest are shown.</p>` : nothing}
+          ${data?.whole && data.unreadable ? html`<p class="problem" role="alert">${icon('alert')}<span>${counted(data.unreadable, 'job')} cannot be read: the ${data.unreadable === 1 ? 'record is' : 'records are'} damaged. The log says where.</span></p>` : nothing}</section>
         ${this.#chosen(all)}
       </div>
     </div>`;

@@ -1,9 +1,11 @@
 //! The inbox has the steps that wait for people: of jobs, child jobs and their child jobs.
 
 use actix_web::http::StatusCode;
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use support::api::Api;
 use support::manager::TestManager;
+use support::waits::poll;
 
 const WORKFLOWS: &str = "
 workflows:
@@ -41,7 +43,8 @@ fn names(inbox: &Value) -> Vec<String> {
 #[test]
 fn the_inbox_has_what_waits_for_people_in_jobs_and_child_jobs() {
     TestManager::with(WORKFLOWS).serve(|api| async move {
-        assert_eq!(inbox(&api, "", 0).await, json!({ "steps": [], "count": 0, "workflows": {} }));
+        let empty = json!({ "steps": [], "count": 0, "workflows": {}, "unreadable": 0 });
+        assert_eq!(inbox(&api, "", 0).await, empty);
         let message = r#"{"title":"Order 4711","order":4711,"list":[1,2,3]}"#;
         let order = api.create_job("orders", message).await;
         let all = inbox(&api, "", 5).await;
@@ -141,6 +144,42 @@ fn the_inbox_is_the_same_after_a_restart_also_where_memory_is_short() {
             assert_eq!(inbox(&api, "", 7).await, before);
             again.stop().await;
         }
+    });
+}
+
+#[test]
+fn a_job_that_cannot_be_read_costs_the_inbox_its_steps_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_owned();
+    actix_web::rt::System::new().block_on(async move {
+        let manager = TestManager::with(WORKFLOWS).folder(&path).await;
+        let api = Api::new(&manager).await;
+        let mut jobs = Vec::new();
+        for _ in 0..2 {
+            jobs.push(api.create_job("plain", "{}").await);
+        }
+        inbox(&api, "", 2).await;
+        manager.stop().await;
+        // There is no memory for both: one stays in the journal.
+        let setup = TestManager::with(WORKFLOWS).folder(&path);
+        let manager = setup.set(|settings| settings.limits.jobs_bytes_max = 1).await;
+        let api = Api::new(&manager).await;
+        let is_at_rest =
+            |id: &String| manager.core().routes.is_passivated(id.parse().expect("an id"));
+        poll(|| jobs.iter().any(is_at_rest)).await;
+        let number = 1 + jobs.iter().position(is_at_rest).expect("one is");
+        let change = |sql: &str| {
+            let client = Connection::open(path.join("j.db")).expect("opens");
+            client.execute_batch(sql).expect(sql);
+        };
+        let of_it = format!("WHERE job = {number}");
+        change(&format!("UPDATE entries SET body = 'x' || body {of_it}"));
+        let rest = inbox(&api, "", 1).await;
+        assert_eq!((&rest["unreadable"], &rest["count"]), (&json!(1), &json!(2)));
+        assert_eq!(rest["steps"][0]["job"], *jobs[2 - number]);
+        change(&format!("UPDATE entries SET body = substr(body, 2) {of_it}"));
+        assert_eq!(inbox(&api, "", 2).await["unreadable"], 0);
+        manager.stop().await;
     });
 }
 

@@ -73,8 +73,13 @@ async fn list_inbox(api: web::Data<ApiState>, query: Query) -> Result<HttpRespon
         async move { (job, look_at(api, job.id, deadline, view_steps).await) }
     };
     let mut looks = stream::iter(jobs).map(look).buffered(ASKED_AT_ONCE);
+    let mut unreadable = 0;
     while let Some((job, found)) = looks.next().await {
-        steps.extend(found?.into_iter().flatten());
+        match found? {
+            Look::Seen(found) => steps.extend(found),
+            Look::Gone => {}
+            Look::Unreadable => unreadable += 1,
+        }
         if steps.len() >= STEPS_MAX && Some(job) != last {
             next = Some(job);
             break;
@@ -84,25 +89,37 @@ async fn list_inbox(api: web::Data<ApiState>, query: Query) -> Result<HttpRespon
     add_labels_of_roots(&api, deadline, &mut steps).await?;
     let is_counted = |name: &String| workflow.as_ref().is_none_or(|wanted| wanted == name);
     let count = counts.iter().filter(|(name, _)| is_counted(name)).map(|(_, count)| count).sum();
-    let view = InboxView { steps, count, workflows: counts, next: next.as_ref().map(to_cursor) };
+    let next = next.as_ref().map(to_cursor);
+    let view = InboxView { steps, count, workflows: counts, unreadable, next };
     let write = move |_: &dyn journal::Records| response.write_json(&view).map(|()| response);
     Ok(read_with_permit(&api, write).await?.into_response())
 }
 
+/// What a look at a job found.
+enum Look<T> {
+    Seen(T),
+    /// The job does not exist any more.
+    Gone,
+    /// Its record is damaged.
+    Unreadable,
+}
+
 /// Applies `view` to an active job: the job itself, or as it is in the journal if it is passivated,
-/// or if what it did is not committed by the deadline. Returns `None` if there is no such job.
+/// or if what it did is not committed by the deadline.
 async fn look_at<T: Send + 'static>(
     api: &Arc<ApiState>,
     id: JobId,
     deadline: Instant,
     view: fn(&Job) -> T,
-) -> Result<Option<T>, Problem> {
+) -> Result<Look<T>, Problem> {
     if let Some(view) = inspect_job_until(api, id, deadline, view).await {
-        return Ok(Some(view));
+        return Ok(Look::Seen(view));
     }
     match with_job(api, id, move |stored, _| Ok(view(&stored.job))).await {
-        Ok((view, _)) => Ok(Some(view)),
-        Err(problem) if problem.is_not_found() => Ok(None),
+        Ok((view, _)) => Ok(Look::Seen(view)),
+        Err(problem) if problem.is_not_found() => Ok(Look::Gone),
+        // It is in the log.
+        Err(problem) if problem.is_internal() => Ok(Look::Unreadable),
         Err(problem) => Err(problem),
     }
 }
@@ -148,8 +165,8 @@ async fn add_labels_of_roots(
         .try_collect()
         .await?;
     for step in steps {
-        let root = step.root.and_then(|root| cells.get(&root)?.as_ref());
-        if let Some((label, columns)) = root {
+        let root = step.root.and_then(|root| cells.get(&root));
+        if let Some(Look::Seen((label, columns))) = root {
             (step.label, step.columns) = (label.clone(), columns.clone());
         }
     }
@@ -179,6 +196,9 @@ struct InboxView {
     count: usize,
     /// How many there are in each workflow.
     workflows: BTreeMap<String, usize>,
+    /// How many jobs of this page cannot be read, because their records are damaged: their steps
+    /// are missing.
+    unreadable: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
