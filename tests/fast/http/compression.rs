@@ -54,16 +54,15 @@ fn a_compressed_view_and_its_tag_belong_together() {
     let workflow = format!("workflows: [{{name: wide, steps: [{}]}}]", steps.join(", "));
     TestManager::with(&workflow).serve(|api| async move {
         api.create_job(&format!("wide?id={ID}"), "{}").await;
-        for path in [&*format!("/api/job/{ID}?view=light"), "/"] {
-            let compressed = api.get(path, GZIP).await;
-            assert!(!decompress(&compressed).is_empty());
-            let tag = compressed.header(header::ETAG);
-            assert!(tag.starts_with("W/\""), "{path}: {tag}: other bytes with the same meaning");
-            let headers = [GZIP, &[("if-none-match", tag)]].concat();
-            let again = api.get(path, &headers).await;
-            assert_eq!(again.status, StatusCode::NOT_MODIFIED, "{path}");
-            assert!(again.body.is_empty());
-        }
+        let path = format!("/api/job/{ID}?view=light");
+        let compressed = api.get(&path, GZIP).await;
+        assert!(!decompress(&compressed).is_empty());
+        let tag = compressed.header(header::ETAG);
+        assert!(tag.starts_with("W/\""), "{tag}: other bytes with the same meaning");
+        let headers = [GZIP, &[("if-none-match", tag)]].concat();
+        let again = api.get(&path, &headers).await;
+        assert_eq!(again.status, StatusCode::NOT_MODIFIED);
+        assert!(again.body.is_empty());
     });
 }
 
@@ -73,7 +72,8 @@ fn the_files_of_the_page_are_compressed() {
         let index = api.get("/", &[]).await.text();
         let quoted = index.split('"');
         let files: Vec<&str> = quoted.filter(|text| text.starts_with("assets/")).collect();
-        assert!(files.len() > 40, "{files:?}");
+        let is_asked = |name: &str| files.iter().any(|file| file.ends_with(name));
+        assert!(is_asked("/main.js") && is_asked("/views.css"), "{files:?}");
         for file in files {
             let path = format!("/{file}");
             let (plain, compressed) = (api.get(&path, &[]).await, api.get(&path, GZIP).await);
