@@ -90,9 +90,8 @@ impl<R: Fn(&str) -> Option<String>> Script<'_, R> {
 
 /// Writes names as a pattern of an object, or as a literal of one.
 fn list_names(names: &[Renamed<'_>]) -> String {
-    let name = |Renamed { from, to }: &Renamed<'_>| match from == to {
-        true => (*from).to_owned(),
-        false => format!("{from}: {to}"),
+    let name = |Renamed { from, to }: &Renamed<'_>| {
+        if from == to { (*from).to_owned() } else { format!("{from}: {to}") }
     };
     names.iter().map(name).collect::<Vec<_>>().join(", ")
 }
@@ -175,4 +174,72 @@ fn split_exports<'t>(path: &str, body: &'t str) -> Result<(String, Vec<Renamed<'
         text.push('\n');
     }
     Ok((text, exports))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Joins `main.js` with two modules beside it.
+    fn join(main: &str, a: &str, b: &str) -> Result<String, String> {
+        let read = |path: &str| {
+            let modules = [("main.js", main), ("lib/a.js", a), ("lib/b.js", b)];
+            modules.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned())
+        };
+        join_modules("main.js", &read)
+    }
+
+    #[test]
+    fn each_module_is_a_function_after_those_that_it_imports() {
+        let main =
+            "// What it is.\n\nimport { one as first, two } from './lib/a.js';\nrun(first, two);";
+        let a = "import{x as y}from\"./b.js\";const o=y;export{o as one};\nexport const two = 2;";
+        let b = "export function x() {}\nat(import.meta.url);\n//# sourceMappingURL=b.js.map";
+        let expected = "\
+// lib/b.js
+const module2 = (() => {
+function x() {}
+at(new URL('lib/b.js', import.meta.url).href);
+
+return { x };
+})();
+// lib/a.js
+const module1 = (() => {
+const { x: y } = module2;
+const o=y;;
+const two = 2;
+
+return { one: o, two };
+})();
+// main.js
+const module0 = (() => {
+const { one: first, two } = module1;
+run(first, two);
+
+return {  };
+})();
+";
+        assert_eq!(join(main, a, b).expect("joins"), expected);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        let import = "import { a } from './lib/a.js';";
+        for (main, a, expected) in [
+            ("import a from './lib/a.js';", "", "main.js has an import that is not of names"),
+            ("import './lib/a.js';", "", "main.js has an import that is not of names"),
+            ("import { c } from './lib/c.js';", "", "there is no module lib/c.js"),
+            (import, "export let a = 1;", "lib/a.js has an unknown export: export let a = 1;"),
+            (import, "export default 1;", "lib/a.js has an unknown export: export default 1;"),
+            (import, "export{a}from\"./b.js\";", "lib/a.js exports names of another module"),
+            (
+                import,
+                "import { b } from './b.js';",
+                "lib/a.js imports itself through other modules",
+            ),
+        ] {
+            let b = "import { a } from './a.js';\nexport const b = a;";
+            assert_eq!(join(main, a, b), Err(expected.to_owned()));
+        }
+    }
 }
