@@ -5,7 +5,7 @@
 use super::active_jobs::{inspect_deadline, inspect_job_until};
 use super::problem::Problem;
 use super::query::{self, Query, invalid_cursor};
-use super::reads::{page_bytes_for, read_with_permit, reserve_response, with_job};
+use super::reads::{Look, look_at_job, page_bytes_for, read_with_permit, reserve_response};
 use super::resolve::resolve_workflow;
 use super::route::*;
 use crate::actors::listed_state::asked_steps;
@@ -95,15 +95,6 @@ async fn list_inbox(api: web::Data<ApiState>, query: Query) -> Result<HttpRespon
     Ok(read_with_permit(&api, write).await?.into_response())
 }
 
-/// What a look at a job found.
-enum Look<T> {
-    Seen(T),
-    /// The job does not exist any more.
-    Gone,
-    /// Its record is damaged.
-    Unreadable,
-}
-
 /// Applies `view` to an active job: the job itself, or as it is in the journal if it is passivated,
 /// or if what it did is not committed by the deadline.
 async fn look_at<T: Send + 'static>(
@@ -115,13 +106,7 @@ async fn look_at<T: Send + 'static>(
     if let Some(view) = inspect_job_until(api, id, deadline, view).await {
         return Ok(Look::Seen(view));
     }
-    match with_job(api, id, move |stored, _| Ok(view(&stored.job))).await {
-        Ok((view, _)) => Ok(Look::Seen(view)),
-        Err(problem) if problem.is_not_found() => Ok(Look::Gone),
-        // It is in the log.
-        Err(problem) if problem.is_internal() => Ok(Look::Unreadable),
-        Err(problem) => Err(problem),
-    }
+    look_at_job(api, id, move |stored| view(&stored.job)).await
 }
 
 /// Returns the external steps of a job that run.

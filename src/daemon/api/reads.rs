@@ -134,6 +134,29 @@ where
     with_loaded_job(api, id, loader, view).await
 }
 
+/// What a look at one of many jobs found.
+pub(super) enum Look<T> {
+    Seen(T),
+    /// The job does not exist any more.
+    Gone,
+    /// Its record is damaged. The log says where.
+    Unreadable,
+}
+
+/// Applies `view` to one of many jobs: what is wrong with it alone is not an error of the request.
+pub(super) async fn look_at_job<T: Send + 'static>(
+    api: &Arc<ApiState>,
+    id: JobId,
+    view: impl FnOnce(&RebuiltJob) -> T + Send + 'static,
+) -> Result<Look<T>, Problem> {
+    match with_job(api, id, move |stored, _| Ok(view(&stored))).await {
+        Ok((view, _)) => Ok(Look::Seen(view)),
+        Err(problem) if problem.is_not_found() => Ok(Look::Gone),
+        Err(problem) if problem.is_internal() => Ok(Look::Unreadable),
+        Err(problem) => Err(problem),
+    }
+}
+
 /// Applies `view` to the job with this id as it was after an entry of its record. It may be cached.
 pub(super) async fn with_job_at_entry<T: Send + 'static>(
     api: &Arc<ApiState>,

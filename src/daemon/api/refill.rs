@@ -4,7 +4,7 @@
 use super::operations::parse_reason;
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::{read_small, with_job};
+use super::reads::{Look, look_at_job, read_small};
 use super::resolve::find_definition;
 use super::route::*;
 use crate::api::state::ApiState;
@@ -71,15 +71,6 @@ struct Computed {
     id: JobId,
     refill: CellRefill,
     lacks_step: bool,
-}
-
-/// What became of the computation for a job.
-enum Outcome {
-    Computed(Computed),
-    /// The job does not exist any more.
-    Gone,
-    /// Its record is damaged.
-    Unreadable,
 }
 
 /// Refills one page of the jobs of a workflow, the oldest first.
@@ -163,31 +154,22 @@ async fn compute(
 ) -> Result<(Vec<Computed>, usize), Problem> {
     let compute_job = |id: JobId| {
         let definition = definition.clone();
-        async move {
-            let read = with_job(api, id, move |stored, _| {
-                let refilled = stored.job.refilled_cells(&definition.columns);
-                let refill = CellRefill {
-                    job: stored.number,
-                    entries: stored.job.entry_count(),
-                    cells: refilled.cells,
-                };
-                Ok(Computed { id, refill, lacks_step: refilled.lacks_step })
-            });
-            match read.await {
-                Ok((computed, _)) => Ok(Outcome::Computed(computed)),
-                Err(problem) if problem.is_not_found() => Ok(Outcome::Gone),
-                // It is in the log.
-                Err(problem) if problem.is_internal() => Ok(Outcome::Unreadable),
-                Err(problem) => Err(problem),
-            }
-        }
+        look_at_job(api, id, move |stored| {
+            let refilled = stored.job.refilled_cells(&definition.columns);
+            let refill = CellRefill {
+                job: stored.number,
+                entries: stored.job.entry_count(),
+                cells: refilled.cells,
+            };
+            Computed { id, refill, lacks_step: refilled.lacks_step }
+        })
     };
-    let outcomes = stream::iter(ids).map(compute_job).buffered(REBUILT_AT_ONCE);
-    let outcomes: Vec<Outcome> = outcomes.try_collect().await?;
-    let unreadable = outcomes.iter().filter(|one| matches!(one, Outcome::Unreadable)).count();
-    let computed = outcomes.into_iter().filter_map(|outcome| match outcome {
-        Outcome::Computed(computed) => Some(computed),
-        Outcome::Gone | Outcome::Unreadable => None,
+    let looks = stream::iter(ids).map(compute_job).buffered(REBUILT_AT_ONCE);
+    let looks: Vec<Look<Computed>> = looks.try_collect().await?;
+    let unreadable = looks.iter().filter(|look| matches!(look, Look::Unreadable)).count();
+    let computed = looks.into_iter().filter_map(|look| match look {
+        Look::Seen(computed) => Some(computed),
+        Look::Gone | Look::Unreadable => None,
     });
     Ok((computed.collect(), unreadable))
 }
