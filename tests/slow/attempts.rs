@@ -21,17 +21,17 @@ use crate::{
     load::LONG,
 };
 
-/// The timeout is far less than what the broker is away for.
+/// The timeout is less than what the broker is away for, and far more than a worker needs.
 const WORKFLOWS: &str = "
 workflows:
   - name: timed
-    steps: [ { name: price, timeout: 1s } ]
+    steps: [ { name: price, timeout: 5s } ]
   - name: bounded
     steps: [ { name: price, startWithin: 500ms, timeout: 1m } ]
 ";
 
 /// How long the broker, or the network, stands still after all messages wait for it.
-const STANDS_STILL: Duration = Duration::from_secs(3);
+const STANDS_STILL: Duration = Duration::from_secs(7);
 
 fn step(daemon: &Daemon, id: Uuid) -> Value {
     daemon.api.get(&format!("/api/job/{id}/step/price")).expect(200).json()
@@ -54,9 +54,10 @@ fn cancel_some_and_go_on(daemon: &mut Daemon, vhost: &Vhost, ids: &[Uuid], again
     for id in cancelled {
         daemon.api.post(&format!("/api/job/{id}/cancel"), "").expect(200);
     }
+    // The time of an attempt begins with its message: the worker is there before.
+    let worker = Worker::echo(&vhost.url, &["price"]);
     again();
     daemon.await_ready();
-    let worker = Worker::echo(&vhost.url, &["price"]);
     for id in kept {
         daemon.api.await_state(*id, "completed");
         assert_eq!(step(daemon, *id)["attempt"], 1);
@@ -90,7 +91,7 @@ fn a_broker_that_blocks_costs_no_attempt() {
     let why = daemon.api.get(&format!("/api/job/{}/why", ids[0])).expect(200).json();
     let text = why["why"].as_str().unwrap_or_default();
     assert_eq!(why["cause"], "broker_blocked", "{why}");
-    assert!(text.contains("its timeout of 1s has not begun"), "{why}");
+    assert!(text.contains("its timeout of 5s has not begun"), "{why}");
     cancel_some_and_go_on(&mut daemon, &vhost, &ids, || {
         node.broker.ctl(&["set_vm_memory_high_watermark", "0.4"]);
     });
@@ -211,9 +212,9 @@ fn a_network_that_stands_still_costs_no_attempt() {
     for id in cancelled {
         daemon.api.post(&format!("/api/job/{id}/cancel"), "").expect(200);
     }
+    let worker = Worker::echo(&vhost.url, &["price"]);
     network.cut();
     daemon.await_ready();
-    let worker = Worker::echo(&vhost.url, &["price"]);
     for id in kept {
         daemon.api.await_state(*id, "completed");
         assert_eq!(step(&daemon, *id)["attempt"], 1);

@@ -126,7 +126,7 @@ fn an_error_that_is_not_retryable_is_the_last() {
 
 #[test]
 fn progress_is_shown_and_restarts_the_timeout() {
-    let workflows = "workflows: [ { name: w, steps: [ { name: long, timeout: 1500ms, \
+    let workflows = "workflows: [ { name: w, steps: [ { name: long, timeout: 4s, \
                      statusKey: status, statuses: [ PENDING, HALF, DONE ] } ] } ]";
     let vhost = Vhost::new();
     let (daemon, client) = start(&vhost, workflows);
@@ -139,7 +139,7 @@ fn progress_is_shown_and_restarts_the_timeout() {
         let told = format!(r#"{{"status":"HALF","progress":0.{share},"message":"{share} of 4"}}"#);
         client.say(&message, told, json_properties().with_type("progress".into()));
         await_step(&daemon.api, id, "long", "message", &json!(format!("{share} of 4")));
-        let next = begun + share * Duration::from_millis(700);
+        let next = begun + share * Duration::from_millis(1500);
         eventually("more time has passed", || when(Instant::now() >= next, "not yet"));
     }
     await_step(&daemon.api, id, "long", "status", &json!("HALF"));

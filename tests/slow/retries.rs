@@ -126,7 +126,7 @@ workflows:
 
 #[test]
 fn a_reply_that_waits_in_the_reply_queue_comes_before_the_timeout_that_has_passed_meanwhile() {
-    let workflows = "workflows: [ { name: w, steps: [ { name: slow, timeout: 1s } ] } ]";
+    let workflows = "workflows: [ { name: w, steps: [ { name: slow, timeout: 5s } ] } ]";
     let vhost = Vhost::new();
     let mut daemon = Setup::new(&vhost.url, workflows).start();
     let client = vhost.client();
@@ -138,7 +138,7 @@ fn a_reply_that_waits_in_the_reply_queue_comes_before_the_timeout_that_has_passe
     client.reply(&message, r#"{"done":true}"#);
     let begun = std::time::Instant::now();
     eventually("the timeout has passed", || {
-        when(begun.elapsed() > std::time::Duration::from_secs(2), "not yet")
+        when(begun.elapsed() > std::time::Duration::from_secs(5), "not yet")
     });
     daemon.start_again();
     assert_eq!(daemon.api.await_result(answered), r#"{"done":true}"#);

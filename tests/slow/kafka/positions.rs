@@ -227,7 +227,7 @@ fn kill_the_manager_and_the_worker_at_random_in_the_middle_of_300_jobs() {
 #[test]
 fn a_reply_that_lies_in_the_topic_comes_before_the_timeout_that_has_passed_meanwhile() {
     let broker = Broker::start();
-    let workflow = "workflows: [ { name: w, steps: [ { name: slow, timeout: 2s } ] } ]";
+    let workflow = "workflows: [ { name: w, steps: [ { name: slow, timeout: 5s } ] } ]";
     let mut daemon = setup(&broker, workflow).start();
     let [answered, silent] = [1, 2].map(|n| daemon.api.create("w", &json!({ "n": n }).to_string()));
     eventually("both are written", || when(broker.written("slow") == 2, broker.written("slow")));
@@ -238,7 +238,7 @@ fn a_reply_that_lies_in_the_topic_comes_before_the_timeout_that_has_passed_meanw
     broker.write("workflow-manager", Some(id.as_bytes()), &[], Some(br#"{"done":true}"#));
     let begun = std::time::Instant::now();
     eventually("the timeout has passed", || {
-        when(begun.elapsed() > std::time::Duration::from_secs(2), "not yet")
+        when(begun.elapsed() > std::time::Duration::from_secs(5), "not yet")
     });
     daemon.start_again();
     assert_eq!(daemon.api.await_result(answered), r#"{"done":true}"#);
