@@ -102,7 +102,10 @@ impl Drop for DepthGuard {
 
 /// A mailbox of an actor that handles `I`, with metrics of its depth, its high-water mark and the
 /// handling time.
-pub struct Mailbox<I: Send + 'static> {
+pub struct Mailbox<I: Send + 'static>(Arc<MailboxParts<I>>);
+
+/// What the clones of a mailbox share. A clone of a recipient would take several allocations.
+struct MailboxParts<I: Send + 'static> {
     recipient: Recipient<Envelope<I>>,
     counts: Arc<Counts>,
     capacity: u64,
@@ -111,12 +114,7 @@ pub struct Mailbox<I: Send + 'static> {
 
 impl<I: Send + 'static> Clone for Mailbox<I> {
     fn clone(&self) -> Self {
-        Mailbox {
-            recipient: self.recipient.clone(),
-            counts: self.counts.clone(),
-            capacity: self.capacity,
-            metrics: self.metrics.clone(),
-        }
+        Mailbox(self.0.clone())
     }
 }
 
@@ -132,13 +130,13 @@ pub fn new_mailbox<A: MailboxActor>(
     // The mailbox sends with `do_send`, which ignores the capacity of the actix channel. `try_send`
     // checks that of the mailbox instead.
     let (sender, receiver) = channel(0);
-    let mailbox = Mailbox {
+    let parts = MailboxParts {
         recipient: Addr::new(sender).recipient(),
         counts: Arc::default(),
         capacity: u64::try_from(capacity).unwrap_or(u64::MAX),
         metrics,
     };
-    (mailbox, Inbox(receiver))
+    (Mailbox(Arc::new(parts)), Inbox(receiver))
 }
 
 impl<A: MailboxActor> Inbox<A> {
@@ -162,8 +160,8 @@ impl<I: Send + 'static> Mailbox<I> {
         reason = "only a mailbox calls do_send: it counts the inputs, which do_send does not limit"
     )]
     pub fn send(&self, input: I) {
-        self.recipient
-            .do_send(Envelope { input, depth_guard: DepthGuard::new(&self.counts, &self.metrics) });
+        let MailboxParts { recipient, counts, metrics, .. } = &*self.0;
+        recipient.do_send(Envelope { input, depth_guard: DepthGuard::new(counts, metrics) });
     }
 
     /// Sends an input from outside.
@@ -172,10 +170,10 @@ impl<I: Send + 'static> Mailbox<I> {
     ///
     /// Returns the input if the mailbox is full.
     pub fn try_send(&self, input: I) -> Result<(), I> {
-        let Counts { sent, removed } = &*self.counts;
+        let Counts { sent, removed } = &*self.0.counts;
         let waiting_count =
             sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));
-        if waiting_count >= self.capacity {
+        if waiting_count >= self.0.capacity {
             return Err(input);
         }
         self.send(input);
@@ -184,6 +182,6 @@ impl<I: Send + 'static> Mailbox<I> {
 
     /// Returns how many inputs were sent through this mailbox and its clones.
     pub fn sent_count(&self) -> u64 {
-        self.counts.sent.load(Ordering::Relaxed)
+        self.0.counts.sent.load(Ordering::Relaxed)
     }
 }
