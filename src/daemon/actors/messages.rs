@@ -8,6 +8,8 @@ use bus::{
     Header, Lifetime, Publication, RemainingLease,
 };
 use engine::{Caller, Definition, Job, JobId, JobState, Lease, Message, StepIndex, Timestamp};
+use std::fmt::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The payload of a message's confirm token: what is notified once the broker has the message.
@@ -63,14 +65,28 @@ impl ConfirmPayload for ConfirmTarget {
     }
 }
 
-/// Returns the correlation id of a step's message and of its reply.
-fn correlation_id(job: &Job, step: StepIndex) -> String {
-    format!("{}:{}", job.id(), job.graph().step(step).name)
+/// The size of most texts of a step's message, in bytes: the buffer of a longer one grows.
+const TEXT_BYTES: usize = 96;
+
+/// Appends to a text, within its capacity if there is room.
+fn append(text: &mut String, more: fmt::Arguments<'_>) {
+    let _ = text.write_fmt(more);
+}
+
+/// Returns the correlation id of the message of an attempt and of its reply, and the id of the
+/// message, which begins with it.
+fn message_ids(job: &Job, step: StepIndex, attempt: u32) -> (Arc<str>, String) {
+    let name = &job.graph().step(step).name;
+    let mut id = String::with_capacity(TEXT_BYTES);
+    append(&mut id, format_args!("{}:{name}", job.id()));
+    let correlation_id = id.as_str().into();
+    append(&mut id, format_args!(":{attempt}"));
+    (correlation_id, id)
 }
 
 /// Returns the id of the message of an attempt.
 pub(super) fn message_id(job: &Job, step: StepIndex, attempt: u32) -> String {
-    format!("{}:{attempt}", correlation_id(job, step))
+    message_ids(job, step, attempt).1
 }
 
 /// Returns the message of an attempt. `sampling_ratio` is the fraction of root jobs whose traces
@@ -85,11 +101,18 @@ pub(super) fn step_message(
 ) -> Publication {
     let step_definition = job.graph().step(step);
     let trace = job.origin().trace_parent(&step_definition.name, attempt, sampling_ratio);
+    let (correlation_id, id) = message_ids(job, step, attempt);
+    let mut buffer = String::with_capacity(TEXT_BYTES);
+    let mut text_header = |name, value: fmt::Arguments<'_>| {
+        buffer.clear();
+        append(&mut buffer, value);
+        Header::from_text(name, &*buffer)
+    };
     let mut headers = vec![
         Header::from_text("workflow", job.definition().full_name()),
-        Header::from_text("job", job.origin().root.to_string()),
+        text_header("job", format_args!("{}", job.origin().root)),
         Header::from_number("attempt", attempt),
-        Header::from_text("traceparent", trace.to_string()),
+        text_header("traceparent", format_args!("{trace}")),
     ];
     let trace_state = job.origin().trace.as_ref().and_then(|trace| trace.state.as_ref());
     headers.extend(trace_state.map(|state| Header::from_text("tracestate", state.as_ref())));
@@ -100,8 +123,8 @@ pub(super) fn step_message(
     Publication {
         address: Address { bus, queue: step_definition.queue.clone() },
         addressee: Addressee::Worker,
-        id: message_id(job, step, attempt),
-        correlation_id: Some(correlation_id(job, step).into()),
+        id,
+        correlation_id: Some(correlation_id),
         kind: None,
         priority: step_definition.priority,
         timestamp_s: times::unix_seconds(now),
