@@ -230,14 +230,19 @@ impl Graph {
         (0..u16::try_from(self.steps.len()).unwrap_or(u16::MAX)).map(StepIndex)
     }
 
+    /// Returns the places of the limits of the step at `index`, as if they had no keys.
+    pub(super) fn keyless_places(&self, index: StepIndex) -> &Arc<[ClaimedPlace]> {
+        &self.keyless_places[index.as_usize()]
+    }
+
     /// Returns places that the step at `index` claims, without a copy of what claims can share.
     pub(super) fn share_places(
         &self,
         index: StepIndex,
-        places: &[ClaimedPlace],
+        places: &Arc<[ClaimedPlace]>,
     ) -> Arc<[ClaimedPlace]> {
-        let keyless = &self.keyless_places[index.as_usize()];
-        if **keyless == *places {
+        let keyless = self.keyless_places(index);
+        if Arc::ptr_eq(keyless, places) || keyless == places {
             return keyless.clone();
         }
         let names = &self.step(index).limits;

@@ -36,8 +36,7 @@ impl Job {
 
     /// Returns the claims that the job and its steps have at the gate.
     fn wanted_claims(&self) -> impl Iterator<Item = (StepIndex, &StepClaim)> {
-        let steps = self.has_claimed.then(|| self.graph().indices()).into_iter().flatten();
-        let all = std::iter::once(StepIndex::JOB).chain(steps);
+        let all = std::iter::once(StepIndex::JOB).chain(self.claimants.iter().copied());
         all.filter_map(|step| Some((step, self.wanted_claim(step)?)))
     }
 
@@ -93,7 +92,17 @@ impl Job {
     /// # Errors
     ///
     /// Returns in one sentence why a key has no value.
-    pub(super) fn claim_places(&self, step: StepIndex) -> Result<Vec<ClaimedPlace>, String> {
+    pub(super) fn claim_places(&self, step: StepIndex) -> Result<Arc<[ClaimedPlace]>, String> {
+        let definition = &self.origin.definition;
+        let limits = &self.graph().step(step).limits;
+        let is_keyless = |name: &Arc<str>| {
+            definition
+                .find_limit(name)
+                .is_some_and(|limit| limit.key.is_none() && limit.fair.is_none())
+        };
+        if limits.iter().all(is_keyless) {
+            return Ok(self.graph().keyless_places(step).clone());
+        }
         let mut budget = DecisionBudget::default();
         let mut evaluate = |limit: &str, key: &str, expression: &Option<Expression>| {
             let Some(expression) = expression else { return Ok(None) };
@@ -106,13 +115,13 @@ impl Job {
             })
         };
         let mut places = Vec::new();
-        for name in &self.graph().step(step).limits {
-            let Some(limit) = self.origin.definition.find_limit(name) else { continue };
+        for name in limits {
+            let Some(limit) = definition.find_limit(name) else { continue };
             let key: Option<Arc<str>> = evaluate(name, "key", &limit.key)?;
             let fair = evaluate(name, "fair", &limit.fair)?;
             places.push(ClaimedPlace { limit: name.clone(), key, fair });
         }
-        Ok(places)
+        Ok(places.into())
     }
 
     /// Returns the entry with which the confirmed message of a step is sent again: at once, or as

@@ -146,7 +146,7 @@ pub enum StepEntry {
     /// The next attempt waits for places of limits. Its message is sent once it is admitted.
     Claimed {
         /// The places.
-        places: Vec<ClaimedPlace>,
+        places: Arc<[ClaimedPlace]>,
     },
     /// The message of the attempt is to be sent once more, as soon as its limits allow.
     ResendClaimed,

@@ -95,7 +95,6 @@ impl Job {
         let is_delayed = self.begins_at.is_some();
         let state = if is_delayed { ClaimState::Delayed } else { ClaimState::Waiting };
         let (ticket, places) = (self.entry_count, [place.clone()].into());
-        self.has_claimed = true;
         let claim = StepClaim { ticket, since, places, state };
         self.claim = Some(Box::new(JobClaim { made: since, claim }));
     }
@@ -114,7 +113,7 @@ impl Job {
             StepEntry::Claimed { places } => {
                 self.remove_from_ready(step);
                 let ticket = self.entry_count;
-                self.has_claimed = true;
+                self.add_claimant(step);
                 let places = self.graph().share_places(step, places);
                 let run = &mut self.steps[step.as_usize()];
                 run.state = StepState::Running;
@@ -232,6 +231,15 @@ impl Job {
     fn update_fan_out(&mut self, step: StepIndex, change: impl FnOnce(&mut FanOut)) {
         if let Some(fan_out) = &mut self.steps[step.as_usize()].fan_out {
             change(fan_out);
+        }
+    }
+
+    /// Notes that a step claims places, and forgets the steps that have no claim any more.
+    fn add_claimant(&mut self, step: StepIndex) {
+        let steps = &self.steps;
+        self.claimants.retain(|other| steps[other.as_usize()].claim.is_some());
+        if let Err(position) = self.claimants.binary_search(&step) {
+            self.claimants.insert(position, step);
         }
     }
 

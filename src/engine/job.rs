@@ -43,8 +43,9 @@ pub struct Job {
     pub(super) entry_count: u64,
     /// The number of the entry that set its state; 0 before the first entry.
     pub(super) state_entry: u64,
-    /// Whether it, or a step of it, has waited at the gate.
-    pub(super) has_claimed: bool,
+    /// The steps that have claimed places of limits, in their order: all that have a claim, and
+    /// maybe some that have none any more.
+    pub(super) claimants: Vec<StepIndex>,
     /// What it claims or holds of the limit of its workflow; `None`: nothing.
     pub(super) claim: Option<Box<JobClaim>>,
     pub(super) steps: Vec<StepRun>,
@@ -94,7 +95,7 @@ impl Job {
             round: 0,
             entry_count: 0,
             state_entry: 0,
-            has_claimed: false,
+            claimants: Vec::new(),
             claim: None,
             steps,
             ready,
