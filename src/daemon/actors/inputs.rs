@@ -44,8 +44,8 @@ pub enum RouterInput {
     Recovered(Vec<RecoveredJob>, Vec<PassivatedTree>),
     /// A job that only waits asks to be passivated.
     Passivate(Box<PassivateRequest>),
-    /// What a decision of a job wants of the gate, as of its commit.
-    Demand(Box<JobDemands>),
+    /// What decisions of jobs want of the gate, as of their commit.
+    Demands(Vec<JobDemands>),
     /// Nothing follows from the taking of a spare place of a limit, given by its full name.
     PlaceUnused(Arc<str>),
     /// The definitions were replaced, and limits with them.
@@ -340,6 +340,8 @@ pub struct Append {
     /// Whether the record is committed without delay. A commit that only has confirms can be
     /// delayed.
     pub is_urgent: bool,
+    /// What the gate is told after the commit; `None`: nothing.
+    pub demands: Option<JobDemands>,
     /// The effects that are sent after the commit, in this order.
     pub outgoing: Vec<Outgoing>,
     /// Set if the job has nothing left to do and asks to be stopped after the commit: how many
@@ -464,8 +466,6 @@ pub enum Outgoing {
     StartChild(Box<NewChild>),
     /// Gives an order to a child job.
     OrderChild(ChildOrder),
-    /// Tells the gate what the job wants of it.
-    Demand(Box<JobDemands>),
     /// Reports the end of a child job to its parent.
     NotifyParent(ParentItem, ChildEnd),
     /// Sends the response to a client.

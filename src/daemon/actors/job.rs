@@ -375,6 +375,7 @@ impl JobActor {
             job: self.number,
             record: None,
             is_urgent: true,
+            demands: None,
             outgoing,
             stop_after,
             passivate,
@@ -408,7 +409,7 @@ impl JobActor {
         let mut effects = std::mem::take(&mut decision.effects);
         let demands = take_demands(&mut effects);
         outgoing.extend(effects.into_iter().filter_map(|effect| self.to_outgoing(effect, now)));
-        outgoing.extend(self.demands_outgoing(demands, taken));
+        let demands = self.job_demands(demands, taken);
         outgoing.extend(self.withdrawals(&decision.recorded));
         let stop_after = if decision.closed { self.begin_stop() } else { None };
         let (notifications, notice) = self.notifications(&decision.recorded);
@@ -425,6 +426,7 @@ impl JobActor {
             job: self.number,
             record: has_entries.then_some(record),
             is_urgent,
+            demands,
             outgoing,
             stop_after,
             passivate: None,
@@ -464,9 +466,8 @@ impl JobActor {
                 parent: self.number,
                 order,
             }),
-            Effect::Demand(step, demand) => {
-                self.demands_outgoing(vec![(step, demand)], Vec::new())?
-            }
+            // The gate is told of all demands together.
+            Effect::Demand(..) => return None,
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
                 let bus = self.env.buses.bus_of_caller(job.definition(), job.caller(caller)?);
@@ -491,7 +492,7 @@ fn set_failure(decision: &Decision, outgoing: &mut [Outgoing]) {
 }
 
 /// Takes the demands out of the effects of a decision.
-fn take_demands(effects: &mut Vec<Effect>) -> Vec<StepDemand> {
+pub(super) fn take_demands(effects: &mut Vec<Effect>) -> Vec<StepDemand> {
     let mut demands = Vec::new();
     while let Some(Effect::Demand(step, demand)) =
         effects.pop_if(|effect| matches!(effect, Effect::Demand(..)))

@@ -17,7 +17,9 @@ mod wal_size;
 
 use super::client_response::{ClientResponse, RequestError};
 use super::health::{Health, JournalWait};
-use super::inputs::{Append, CommitBarrier, JournalInput, Outgoing, RouterInput, StopRequest};
+use super::inputs::{
+    Append, CommitBarrier, JobDemands, JournalInput, Outgoing, RouterInput, StopRequest,
+};
 use super::mailbox::{Envelope, Mailbox, MailboxActor};
 use super::mailboxes::Mailboxes;
 use super::manager_core::ManagerCore;
@@ -254,6 +256,7 @@ impl JournalActor {
         let mut committed: Vec<_> = self.waiting_records.drain(..count).collect();
         self.commit_schedule.end_commit(committed.len());
         self.forward_router_requests(&mut committed, &deleted);
+        self.tell_gate(&mut committed, &deleted);
         self.send_effects(committed, &deleted);
         match &disk_full_error {
             Some(error) => self.wait_and_retry(JournalWait::DiskSpace, error, ctx),
@@ -295,6 +298,18 @@ impl JournalActor {
             }
         }
         exit_on_panic(|| publications.send(&self.env.outbox));
+    }
+
+    /// Tells the gate what the decisions of committed jobs want, before the effects of the commit
+    /// are sent: whoever is answered finds that the gate knows it. A deleted job wants nothing.
+    fn tell_gate(&self, committed: &mut [WaitingRecord], deleted: &BTreeSet<JobNumber>) {
+        let all = committed.iter_mut().filter_map(|WaitingRecord { append, .. }| {
+            append.demands.take().filter(|_| !deleted.contains(&append.job))
+        });
+        let all: Vec<JobDemands> = all.collect();
+        if !all.is_empty() {
+            self.env.router.send(RouterInput::Demands(all));
+        }
     }
 
     /// Forwards to the router the requests of committed jobs to be passivated or stopped, before

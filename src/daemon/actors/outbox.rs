@@ -79,7 +79,6 @@ impl Outgoing {
             Outgoing::Publish(..)
             | Outgoing::StartChild(_)
             | Outgoing::OrderChild(_)
-            | Outgoing::Demand(_)
             | Outgoing::NotifyParent(..)
             | Outgoing::PublishEvents(_)
             | Outgoing::WebhookNotice
@@ -109,7 +108,6 @@ impl Outgoing {
             Outgoing::StartChild(child) => outbox.router.send(RouterInput::StartChild(child)),
             // The router handles the order after the start of the child job.
             Outgoing::OrderChild(order) => outbox.router.send(RouterInput::OrderChild(order)),
-            Outgoing::Demand(demand) => outbox.router.send(RouterInput::Demand(demand)),
             Outgoing::NotifyParent(parent, ended) => {
                 let input = Input::ChildEnded { step: parent.step, index: parent.index, ended };
                 match outbox.routes.find(parent.job) {

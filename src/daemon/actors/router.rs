@@ -91,7 +91,7 @@ impl Router {
                 self.displace_everywhere();
                 self.advance_gate(ctx);
             }
-            RouterInput::Demand(demands) => self.handle_demands(*demands, ctx),
+            RouterInput::Demands(demands) => self.handle_demands(demands, ctx),
             RouterInput::PlaceUnused(limit) => self.settle_unused(&limit, ctx),
             RouterInput::LimitsChanged => self.reload_limits(ctx),
             RouterInput::ChangeControl(change) => self.change_control(*change, ctx),

@@ -368,10 +368,10 @@ pub(super) fn wrong_gate(bug: &str, mailboxes: &Mailboxes, metrics: &Metrics) ->
     let gate = mailboxes.router.clone();
     let router = relay(mailboxes.router, metrics, move |mut input| {
         for counted in COUNTED_TWICE.with(RefCell::take) {
-            gate.send(RouterInput::Demand(counted.into()));
+            gate.send(RouterInput::Demands(vec![counted]));
         }
-        if let RouterInput::Demand(told) = &mut input {
-            told.demands.retain_mut(change);
+        if let RouterInput::Demands(all) = &mut input {
+            all.iter_mut().for_each(|told| told.demands.retain_mut(change));
         }
         Some(input)
     });

@@ -210,10 +210,7 @@ fn is_for_caller(outgoing: &Outgoing) -> bool {
 fn is_effect(outgoing: &Outgoing) -> bool {
     match outgoing {
         Outgoing::Publish(_) => !is_for_caller(outgoing),
-        Outgoing::StartChild(_)
-        | Outgoing::OrderChild(_)
-        | Outgoing::Demand(_)
-        | Outgoing::NotifyParent(..) => true,
+        Outgoing::StartChild(_) | Outgoing::OrderChild(_) | Outgoing::NotifyParent(..) => true,
         Outgoing::Ack(_)
         | Outgoing::Respond(_)
         | Outgoing::ReleaseLatch(_)

@@ -1,25 +1,25 @@
-//! What a decision wants of the gate, in one message for all its steps.
+//! What a decision wants of the gate, for all its steps.
 
 use super::JobActor;
-use crate::actors::inputs::{JobDemands, Outgoing, TakenPlace};
+use crate::actors::inputs::{JobDemands, TakenPlace};
 use engine::StepDemand;
 
 impl JobActor {
     /// Returns what tells the gate the demands of a decision, and which spare places it has taken;
     /// `None`: there is nothing to tell.
-    pub(super) fn demands_outgoing(
+    pub(super) fn job_demands(
         &self,
         demands: Vec<StepDemand>,
         taken: Vec<TakenPlace>,
-    ) -> Option<Outgoing> {
+    ) -> Option<JobDemands> {
         let job = self.job().filter(|_| !demands.is_empty() || !taken.is_empty())?;
-        Some(Outgoing::Demand(Box::new(JobDemands {
+        Some(JobDemands {
             id: self.id,
             number: self.number,
             definition: job.definition().clone(),
             graph: job.origin().graph,
             demands,
             taken,
-        })))
+        })
     }
 }

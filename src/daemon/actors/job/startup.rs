@@ -1,9 +1,9 @@
 //! Starts the job of an actor: a new one, or one from the journal. After a panic, resumes the job
 //! that was rebuilt.
 
-use super::JobActor;
 use super::lifecycle::Lifecycle;
 use super::spawn::JobStart;
+use super::{JobActor, take_demands};
 use crate::actors::call_check::{CallRefusal, RefusedCall};
 use crate::actors::inputs::{ANY_ROUND, JobInput, Outgoing, RouterInput, StopRequest};
 use crate::actors::spare_places::DecisionSpare;
@@ -144,18 +144,22 @@ impl JobActor {
 
     /// Resumes a job from the journal. Its effects are sent at once, because their entries are
     /// already committed.
-    fn resume(&mut self, job: Job, effects: Vec<Effect>) {
+    fn resume(&mut self, job: Job, mut effects: Vec<Effect>) {
         self.lifecycle = Lifecycle::Running(job);
         self.update_state_gauge();
         self.update_child_permits();
         self.update_memory_share();
         self.listed_state_update().into_iter().for_each(|outgoing| outgoing.send(&self.env.outbox));
         let (env, now) = (self.env.clone(), self.clock.now());
+        let demands = take_demands(&mut effects);
         effects
             .into_iter()
             .filter(|effect| !self.must_pass_gate(effect))
             .filter_map(|effect| self.to_outgoing(effect, now))
             .for_each(|outgoing| outgoing.send(&env.outbox));
+        if let Some(demands) = self.job_demands(demands, Vec::new()) {
+            env.router.send(RouterInput::Demands(vec![demands]));
+        }
     }
 }
 

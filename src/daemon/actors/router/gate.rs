@@ -60,10 +60,15 @@ impl Router {
         }
     }
 
-    /// Takes what a decision of a job wants.
-    pub(super) fn handle_demands(&mut self, demands: JobDemands, ctx: &mut Context<Self>) {
-        let JobDemands { id, number, definition, graph, demands, taken } = demands;
+    /// Takes what decisions of jobs want, in their order.
+    pub(super) fn handle_demands(&mut self, all: Vec<JobDemands>, ctx: &mut Context<Self>) {
         self.load_limits();
+        all.into_iter().for_each(|demands| self.take_demands_of_job(demands));
+        self.advance_gate(ctx);
+    }
+
+    fn take_demands_of_job(&mut self, demands: JobDemands) {
+        let JobDemands { id, number, definition, graph, demands, taken } = demands;
         self.gate.configure_of_job(&definition);
         // Nobody is admitted to what was taken before the demands of it are told.
         taken.into_iter().for_each(|place| self.gate.gate.settle(&place.settle()));
@@ -75,7 +80,6 @@ impl Router {
                 self.gate.demand_of_job(step, place, demand.as_ref(), &self.env.buses);
             }
         }
-        self.advance_gate(ctx);
     }
 
     /// Takes that nothing follows from the taking of a spare place.
