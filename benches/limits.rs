@@ -12,6 +12,7 @@ mod process;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::manager::TestManager;
 use support::waits::poll;
@@ -138,15 +139,14 @@ fn measure_gate() -> f64 {
     let concurrency = Some(1);
     gate.configure(&"narrow".into(), LimitSetting { concurrency, ..LimitSetting::default() });
     let place = ClaimedPlace { limit: "narrow".into(), key: None, fair: None };
-    let places: std::sync::Arc<[ClaimedPlace]> = [place].into();
+    let places: Arc<[ClaimedPlace]> = [place].into();
     let mut wait = |jobs: std::ops::Range<i64>| {
         for job in jobs {
             let (since, places) = (Timestamp(job), places.clone());
             let claim = StepClaim { ticket: 2, since, places, state: ClaimState::Waiting };
             let step = (job, JobId::from_call(&[&job.to_be_bytes()]), StepIndex(0));
-            gate.demand(step, Some(&Demand { claim, made: since, priority: 0 }), |name| {
-                name.into()
-            });
+            let demand = Demand { claim, made: since, priority: 0 };
+            gate.demand(step, Some(&demand), Arc::clone);
         }
     };
     let (first, all) = (CONCURRENCY as i64, 10 * WAITERS as i64);

@@ -13,6 +13,7 @@ use super::id::StepIndex;
 use super::input::{Context, Input, Rejected};
 use super::job::Job;
 use super::json::Message;
+use super::limit::StepDemand;
 use super::origin::Origin;
 use super::state::JobState;
 use std::sync::Arc;
@@ -24,6 +25,9 @@ pub struct Decision {
     pub recorded: Recorded,
     /// The effects to carry out after the commit, in order.
     pub effects: Vec<Effect>,
+    /// What the gate is told after the commit: what the job and its steps want of it, as far as that
+    /// has changed.
+    pub demands: Vec<StepDemand>,
     /// The job's new state; `None`: it has not changed, and the job has not ended once more.
     pub state: Option<JobState>,
     /// The statuses of the steps that the entries affect (docs/how-to/read-statuses-by-sql.md).
@@ -157,8 +161,7 @@ impl Decision {
         self.state = (is_reopened || job.state != previous_state).then_some(job.state);
         self.has_failed_items = job.has_failed_items();
         self.closed = job.is_closed();
-        let demands = job.changed_demands(previous_tickets);
-        self.effects.extend(demands.into_iter().map(|(step, demand)| Effect::Demand(step, demand)));
+        self.demands = job.changed_demands(previous_tickets);
         self.cells = job.changed_cells(&self.recorded.entries);
         if job.origin.parent.is_none() {
             let mut affected_steps: Vec<StepIndex> = Vec::new();

@@ -124,8 +124,8 @@ impl Definition {
 
     /// Returns the full name of a limit of this workflow: `<vhost>/<name>`, or only the name if
     /// there is no virtual host.
-    pub fn full_limit_name(&self, limit: &str) -> Arc<str> {
-        if self.vhost.is_empty() { limit.into() } else { format!("{}/{limit}", self.vhost).into() }
+    pub fn full_limit_name(&self, limit: &Arc<str>) -> Arc<str> {
+        if self.vhost.is_empty() { limit.clone() } else { format!("{}/{limit}", self.vhost).into() }
     }
 
     /// Returns the limit of this name; `None`: the workflow has none.

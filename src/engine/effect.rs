@@ -3,7 +3,6 @@
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, Order};
 use super::json::Message;
-use super::limit::Demand;
 use super::origin::{Origin, ParentItem};
 
 /// An action outside the job, to carry out once the job's entries are committed.
@@ -44,6 +43,4 @@ pub enum Effect {
         /// The number of the answered end: how often the job had ended before.
         end: u32,
     },
-    /// Tell the gate what a step wants of it from now on; `None`: nothing.
-    Demand(StepIndex, Option<Demand>),
 }

@@ -207,7 +207,7 @@ impl Gate {
         &mut self,
         step: (i64, JobId, StepIndex),
         demand: Option<&Demand>,
-        full_name: impl Fn(&str) -> Arc<str>,
+        full_name: impl Fn(&Arc<str>) -> Arc<str>,
     ) {
         self.demand_through(EntranceId::default(), step, demand, full_name);
     }
@@ -218,7 +218,7 @@ impl Gate {
         entrance: EntranceId,
         (job, id, step): (i64, JobId, StepIndex),
         demand: Option<&Demand>,
-        full_name: impl Fn(&str) -> Arc<str>,
+        full_name: impl Fn(&Arc<str>) -> Arc<str>,
     ) {
         let key = (job, step);
         let Some(demand) = demand else { return self.release(key) };

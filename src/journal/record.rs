@@ -37,11 +37,19 @@ pub struct Record {
 }
 
 impl Record {
-    /// Creates the record of a decision, without a notice. The effects are dropped: the caller must
-    /// have taken them.
+    /// Creates the record of a decision, without a notice. The effects and the demands are dropped:
+    /// the caller must have taken them.
     pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
-        let Decision { recorded, effects: _, state, statuses, cells, has_failed_items, closed } =
-            decision;
+        let Decision {
+            recorded,
+            effects: _,
+            demands: _,
+            state,
+            statuses,
+            cells,
+            has_failed_items,
+            closed,
+        } = decision;
         let (notice, marks) = (None, Vec::new());
         let (is_closed, cells) = (closed, cells.cells);
         Record {

@@ -521,8 +521,7 @@ impl<'a> Rebuilder<'a> {
                 Effect::Dispatch { .. }
                 | Effect::OrderChild { .. }
                 | Effect::NotifyParent(..)
-                | Effect::AnswerCaller { .. }
-                | Effect::Demand(..) => None,
+                | Effect::AnswerCaller { .. } => None,
             };
             let Some(child_key) = started_child else {
                 effects.push(effect);

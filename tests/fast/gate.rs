@@ -57,7 +57,7 @@ fn configured(mut gate: Gate, limits: &[(&str, LimitSetting)]) -> Gate {
 }
 
 fn tell(gate: &mut Gate, job: i64, demand: Option<&Demand>) {
-    gate.demand((job, id(job), STEP), demand, |name| name.into());
+    gate.demand((job, id(job), STEP), demand, Arc::clone);
 }
 
 fn has_no_places(gate: &Gate) -> bool {
@@ -102,7 +102,7 @@ fn a_place_is_free_again_when_its_holder_releases_it_and_the_longest_waiting_is_
 fn wait_through(gate: &mut Gate, entrance: u32, job: i64, places: &[ClaimedPlace]) {
     let demand = demand(1, job, places, ClaimState::Waiting);
     let step = (job, id(job), STEP);
-    gate.demand_through(EntranceId(entrance), step, Some(&demand), |name| name.into());
+    gate.demand_through(EntranceId(entrance), step, Some(&demand), Arc::clone);
 }
 
 #[test]

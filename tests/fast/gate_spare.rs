@@ -27,7 +27,7 @@ fn demand(ticket: u64, since: i64, limits: &[&str], state: ClaimState) -> Demand
 
 fn tell(gate: &mut Gate, job: i64, demand: Option<&Demand>) {
     let id = JobId(uuid::Uuid::from_u128(job.unsigned_abs().into()));
-    gate.demand((job, id, STEP), demand, |name| name.into());
+    gate.demand((job, id, STEP), demand, Arc::clone);
 }
 
 fn wait(gate: &mut Gate, job: i64, limits: &[&str]) {

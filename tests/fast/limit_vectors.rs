@@ -146,43 +146,33 @@ impl Run {
     }
 
     fn carry_out(&mut self, number: usize, decision: Decision) {
-        let mut effects: VecDeque<(usize, Effect)> =
-            decision.effects.into_iter().map(|effect| (number, effect)).collect();
-        while let Some((number, effect)) = effects.pop_front() {
-            match effect {
-                Effect::Dispatch { step, attempt, .. } => {
-                    let (name, job) = &mut self.jobs[number];
-                    let step_name = job.graph().step(step).name.to_string();
-                    self.sent.push((self.now.0 / MS, name.clone(), step_name));
-                    // A worker has it at once.
-                    let context =
-                        Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
-                    let begun = job.handle_input(Input::Begun { step, attempt }, &context);
-                    let then = begun.map(|decision| decision.effects).unwrap_or_default();
-                    effects.extend(then.into_iter().map(|effect| (number, effect)));
+        let context = Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
+        let mut decisions = VecDeque::from([(number, decision)]);
+        while let Some((number, decision)) = decisions.pop_front() {
+            for effect in decision.effects {
+                let Effect::Dispatch { step, attempt, .. } = effect else {
+                    panic!("no vector has child jobs or callers");
+                };
+                let (name, job) = &mut self.jobs[number];
+                let step_name = job.graph().step(step).name.to_string();
+                self.sent.push((self.now.0 / MS, name.clone(), step_name));
+                // A worker has it at once.
+                let begun = job.handle_input(Input::Begun { step, attempt }, &context);
+                decisions.extend(begun.ok().map(|decision| (number, decision)));
+            }
+            for (step, demand) in decision.demands {
+                self.demand(number, step, demand.as_ref());
+            }
+            for admission in self.gate.advance(self.now) {
+                for mark in &admission.marks {
+                    let key = (mark.limit.clone(), mark.key.clone());
+                    self.marks.insert(key, mark.clone());
                 }
-                Effect::Demand(step, demand) => {
-                    self.demand(number, step, demand.as_ref());
-                    for admission in self.gate.advance(self.now) {
-                        for mark in &admission.marks {
-                            let key = (mark.limit.clone(), mark.key.clone());
-                            self.marks.insert(key, mark.clone());
-                        }
-                        let number = self.numbers[&admission.id];
-                        let (step, ticket, marks) =
-                            (admission.step, admission.ticket, admission.marks);
-                        let context =
-                            Context { now: self.now, limits: &LIMITS, pauses: None, spare: None };
-                        let admitted = Input::Admitted { step, ticket, marks };
-                        let decision = self.jobs[number].1.handle_input(admitted, &context);
-                        let decision = decision.expect("it is wanted");
-                        effects.extend(decision.effects.into_iter().map(|effect| (number, effect)));
-                    }
-                }
-                Effect::StartChild { .. }
-                | Effect::OrderChild { .. }
-                | Effect::AnswerCaller { .. }
-                | Effect::NotifyParent(..) => panic!("no vector has child jobs or callers"),
+                let number = self.numbers[&admission.id];
+                let (step, ticket, marks) = (admission.step, admission.ticket, admission.marks);
+                let admitted = Input::Admitted { step, ticket, marks };
+                let decision = self.jobs[number].1.handle_input(admitted, &context);
+                decisions.push_back((number, decision.expect("it is wanted")));
             }
         }
     }
@@ -195,7 +185,7 @@ impl Run {
     ) {
         let job = &self.jobs[number].1;
         let definition = job.definition();
-        let full_name = |limit: &str| definition.full_limit_name(limit);
+        let full_name = |limit: &Arc<str>| definition.full_limit_name(limit);
         let key = (i64::try_from(number).expect("small"), job.id(), step);
         self.gate.demand(key, demand, full_name);
     }

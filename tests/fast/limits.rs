@@ -49,9 +49,9 @@ fn create(key: &str, message: &str) -> (Job, Decision) {
 }
 
 fn only_demand(decision: &Decision) -> Option<Demand> {
-    match &decision.effects[..] {
-        [Effect::Demand(STEP, demand)] => demand.clone(),
-        effects => panic!("expected one demand, found {effects:?}"),
+    match (&decision.effects[..], &decision.demands[..]) {
+        ([], [(STEP, demand)]) => demand.clone(),
+        found => panic!("expected one demand, found {found:?}"),
     }
 }
 
@@ -81,8 +81,8 @@ fn a_step_sends_its_message_when_it_is_admitted_and_holds_its_place_until_the_re
         [Entry::Step(STEP, StepEntry::Started { attempt: 1, .. })]
     ));
     assert!(matches!(
-        &decision.effects[..],
-        [Effect::Dispatch { attempt: 1, .. }, Effect::Demand(STEP, Some(demand))]
+        (&decision.effects[..], &decision.demands[..]),
+        ([Effect::Dispatch { attempt: 1, .. }], [(STEP, Some(demand))])
             if demand.claim.state == ClaimState::Holding
     ));
     let again = Input::Admitted { step: STEP, ticket: claim.ticket, marks: Vec::new() };
@@ -168,7 +168,8 @@ fn a_message_that_is_sent_again_passes_the_gate_and_so_does_one_that_a_restart_f
     assert_eq!(claim.state, ClaimState::Resending);
     let decision = admit(&mut job, claim.ticket, 5);
     assert!(matches!(decision.recorded.entries[..], [Entry::Step(STEP, StepEntry::Unconfirmed)]));
-    assert!(matches!(&decision.effects[..], [Effect::Dispatch { attempt: 1, .. }, _]));
+    assert!(matches!(&decision.effects[..], [Effect::Dispatch { attempt: 1, .. }]));
+    assert!(matches!(&decision.demands[..], [(STEP, Some(demand))] if demand.holds()));
     job.assert_invariants();
 }
 
@@ -179,7 +180,7 @@ fn a_step_without_limits_tells_the_gate_nothing() {
     let origin = Origin::for_root_job(JobId::from_call(&[]), definition, Timestamp(0));
     let (job, decision) = Job::create(origin, Message::default(), &context(1));
     assert!(matches!(&decision.effects[..], [Effect::Dispatch { .. }]));
-    assert!(job.demands().is_empty());
+    assert!(decision.demands.is_empty() && job.demands().is_empty());
 }
 
 #[test]
@@ -248,10 +249,10 @@ fn a_step_begins_with_the_decision_that_claims_a_place_which_is_to_spare() {
             Entry::Step(STEP, StepEntry::Started { attempt: 1, .. })
         ]
     ));
-    let [Effect::Dispatch { attempt: 1, .. }, Effect::Demand(STEP, Some(demand))] =
-        &decision.effects[..]
+    let ([Effect::Dispatch { attempt: 1, .. }], [(STEP, Some(demand))]) =
+        (&decision.effects[..], &decision.demands[..])
     else {
-        panic!("{:?}", decision.effects)
+        panic!("{decision:?}")
     };
     let claim = &demand.claim;
     assert_eq!((claim.state, claim.since), (ClaimState::Holding, Timestamp(1)));

@@ -7,7 +7,8 @@ use engine::schedule::{Judgement, Ledger};
 use engine::{
     Admission, ClaimState, Context, Decision, Definition, Demand, Effect, Entry, FanOutEntry, Gate,
     Input, Job, JobEntry, JobId, Limits, Message, Millis, Operation, OperationError, Origin,
-    ParentItem, Reply, Schedule, Sender, StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
+    ParentItem, Reply, Schedule, Sender, StepDemand, StepEntry, StepIndex, StepState, Timestamp,
+    UnreadReplies,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -59,6 +60,13 @@ struct Firing {
     due: Option<Timestamp>,
 }
 
+/// What follows from a decision, and is carried out later.
+enum PendingEffect {
+    Effect(Effect),
+    /// What the job and its steps want of the gate from now on.
+    Demands(Vec<StepDemand>),
+}
+
 /// A simulation of one test.
 pub(super) struct Simulator<'t> {
     test: &'t TestCase,
@@ -76,8 +84,8 @@ pub(super) struct Simulator<'t> {
     scheduled: BTreeMap<(Timestamp, u64), ScheduledEvent>,
     /// How many events were scheduled: the second part of the key of the latest one.
     scheduled_count: u64,
-    /// The effects that are not carried out yet, each with the job that caused it.
-    effects: VecDeque<(JobId, Effect)>,
+    /// What is not carried out yet, each with the job that caused it.
+    effects: VecDeque<(JobId, PendingEffect)>,
     /// The inputs that were sent to workers, by step.
     inputs: HashMap<Arc<str>, Vec<Message>>,
     /// The ids of the jobs that are not closed. No other job may be started with one of them.
@@ -264,20 +272,19 @@ impl<'t> Simulator<'t> {
                 (entry, self.jobs.get(&id))
                 && job.graph().step(*step).external
             {
-                self.effects.push_back((
-                    id,
-                    Effect::Dispatch {
-                        step: *step,
-                        attempt: *attempt,
-                        input: job.step_input(*step),
-                    },
-                ));
+                let (step, attempt, input) = (*step, *attempt, job.step_input(*step));
+                let dispatch = Effect::Dispatch { step, attempt, input };
+                self.effects.push_back((id, PendingEffect::Effect(dispatch)));
             }
         }
         if decision.closed {
             self.open_jobs.remove(&id);
         }
-        self.effects.extend(decision.effects.into_iter().map(|effect| (id, effect)));
+        let effects = decision.effects.into_iter().map(PendingEffect::Effect);
+        self.effects.extend(effects.map(|effect| (id, effect)));
+        if !decision.demands.is_empty() {
+            self.effects.push_back((id, PendingEffect::Demands(decision.demands)));
+        }
         if let Some(due) = self.jobs.get(&id).and_then(Job::next_timer) {
             self.scheduled_count += 1;
             self.scheduled
@@ -287,7 +294,17 @@ impl<'t> Simulator<'t> {
 
     /// Carries out all effects, and those that follow from them.
     fn run_effects(&mut self) {
-        while let Some((id, effect)) = self.effects.pop_front() {
+        while let Some((id, pending)) = self.effects.pop_front() {
+            let effect = match pending {
+                PendingEffect::Effect(effect) => effect,
+                PendingEffect::Demands(demands) => {
+                    for (step, demand) in demands {
+                        self.demand(id, step, demand.as_ref());
+                    }
+                    self.advance_gate();
+                    continue;
+                }
+            };
             match effect {
                 Effect::Dispatch { step, attempt, input } => {
                     self.dispatch(id, step, attempt, input)
@@ -295,10 +312,6 @@ impl<'t> Simulator<'t> {
                 Effect::StartChild { origin, message } => self.start_job(*origin, message),
                 Effect::OrderChild { child, order, .. } => {
                     self.apply_input(child, Input::Order(order))
-                }
-                Effect::Demand(step, demand) => {
-                    self.demand(id, step, demand.as_ref());
-                    self.advance_gate();
                 }
                 // The job was not started by a message, so it has no caller.
                 Effect::AnswerCaller { .. } => {}
@@ -324,7 +337,7 @@ impl<'t> Simulator<'t> {
         }
         let next_number = i64::try_from(self.gate_numbers.len()).unwrap_or(i64::MAX);
         let number = *self.gate_numbers.entry(id).or_insert(next_number);
-        let full_name = |limit: &str| definition.full_limit_name(limit);
+        let full_name = |limit: &Arc<str>| definition.full_limit_name(limit);
         self.gate.demand((number, id, step), demand, full_name);
     }
 

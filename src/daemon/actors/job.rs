@@ -64,7 +64,7 @@ use base::clock::SteadyClock;
 use base::faults;
 use engine::{
     CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Limits, RateMark,
-    Rejected, Reply, StepDemand, StepEntry, Timestamp,
+    Rejected, Reply, StepEntry, Timestamp,
 };
 use journal::{JobNumber, NewJob, Record};
 use lifecycle::Lifecycle;
@@ -406,10 +406,9 @@ impl JobActor {
             [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun)
                 | Entry::Caller(CallerEntry::Answered(_))]
         );
-        let mut effects = std::mem::take(&mut decision.effects);
-        let demands = take_demands(&mut effects);
+        let effects = std::mem::take(&mut decision.effects);
         outgoing.extend(effects.into_iter().filter_map(|effect| self.to_outgoing(effect, now)));
-        let demands = self.job_demands(demands, taken);
+        let demands = self.job_demands(std::mem::take(&mut decision.demands), taken);
         outgoing.extend(self.withdrawals(&decision.recorded));
         let stop_after = if decision.closed { self.begin_stop() } else { None };
         let (notifications, notice) = self.notifications(&decision.recorded);
@@ -466,8 +465,6 @@ impl JobActor {
                 parent: self.number,
                 order,
             }),
-            // The gate is told of all demands together.
-            Effect::Demand(..) => return None,
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
                 let bus = self.env.buses.bus_of_caller(job.definition(), job.caller(caller)?);
@@ -489,18 +486,6 @@ fn set_failure(decision: &Decision, outgoing: &mut [Outgoing]) {
             ack.set_failure(failure.reason.clone());
         }
     }
-}
-
-/// Takes the demands out of the effects of a decision.
-pub(super) fn take_demands(effects: &mut Vec<Effect>) -> Vec<StepDemand> {
-    let mut demands = Vec::new();
-    while let Some(Effect::Demand(step, demand)) =
-        effects.pop_if(|effect| matches!(effect, Effect::Demand(..)))
-    {
-        demands.push((step, demand));
-    }
-    demands.reverse();
-    demands
 }
 
 /// Lets tests make a job panic at a point where its input is not lost.

@@ -38,7 +38,7 @@ workflows:
         definition.graph().steps[0].limits.iter().map(|limit| &**limit).collect();
     assert_eq!(names, ["license", "bank"]);
     assert!(!definition.graphs[1].steps[0].limits.is_empty());
-    assert_eq!(&*definition.full_limit_name("bank"), "prod/bank");
+    assert_eq!(&*definition.full_limit_name(&"bank".into()), "prod/bank");
     let stored = serde_json::to_string(&definition).expect("serialises");
     let parsed: workflow_manager::engine::Definition =
         serde_json::from_str(&stored).expect("parses");

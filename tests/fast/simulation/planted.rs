@@ -188,8 +188,7 @@ impl Rules for WrongRules {
             Some("a place leaked on a cancel") => {
                 let mut decision = job.handle_input(input, ctx)?;
                 if job.state() == JobState::Cancelled {
-                    let is_release = |effect: &Effect| matches!(effect, Effect::Demand(_, None));
-                    decision.effects.retain(|effect| !is_release(effect));
+                    decision.demands.retain(|(_, demand)| demand.is_some());
                 }
                 Ok(decision)
             }

@@ -5,8 +5,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin,
-    ParentItem, Recorded, Rejected, Reply, Sender, StepIndex, Timestamp,
+    Context, Decision, Definition, Demand, Effect, Entry, Input, Job, JobId, Limits, Message,
+    Origin, ParentItem, Recorded, Rejected, Reply, Sender, StepIndex, Timestamp,
 };
 
 /// Limits that a test reaches only on purpose.
@@ -181,12 +181,6 @@ impl World {
                 Effect::OrderChild { child, order, .. } => {
                     let _ = self.take(child, Input::Order(order));
                 }
-                // Every claim is admitted at once.
-                Effect::Demand(step, Some(demand)) if demand.waits() => {
-                    let ticket = demand.claim.ticket;
-                    let _ = self.take(id, Input::Admitted { step, ticket, marks: Vec::new() });
-                }
-                Effect::Demand(..) => {}
                 // Nobody waits for the answer to a caller.
                 Effect::AnswerCaller { .. } => {}
                 // A parent that has ended rejects the input.
@@ -196,6 +190,13 @@ impl World {
                         Input::ChildEnded { step: parent.step, index: parent.index, ended },
                     );
                 }
+            }
+        }
+        // Every claim is admitted at once.
+        for (step, demand) in decision.demands {
+            if let Some(demand) = demand.filter(Demand::waits) {
+                let ticket = demand.claim.ticket;
+                let _ = self.take(id, Input::Admitted { step, ticket, marks: Vec::new() });
             }
         }
     }

@@ -1,14 +1,15 @@
 //! Starts the job of an actor: a new one, or one from the journal. After a panic, resumes the job
 //! that was rebuilt.
 
+use super::JobActor;
 use super::lifecycle::Lifecycle;
 use super::spawn::JobStart;
-use super::{JobActor, take_demands};
 use crate::actors::call_check::{CallRefusal, RefusedCall};
 use crate::actors::inputs::{ANY_ROUND, JobInput, Outgoing, RouterInput, StopRequest};
 use crate::actors::spare_places::DecisionSpare;
 use engine::{
-    Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepIndex,
+    Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepDemand,
+    StepIndex,
 };
 use journal::{NewJob, RecoveredJob};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -95,25 +96,25 @@ impl JobActor {
             Effect::StartChild { .. }
             | Effect::OrderChild { .. }
             | Effect::NotifyParent(..)
-            | Effect::AnswerCaller { .. }
-            | Effect::Demand(..) => true,
+            | Effect::AnswerCaller { .. } => true,
         });
         // The gate may have admitted what the job has missed by its panic.
         let (job, buses) = (&recovered.job, &self.env.buses);
-        let demands: Vec<Effect> = job
+        let demands: Vec<StepDemand> = job
             .demands_at_start()
             .into_iter()
             .map(|(step, demand)| {
                 if step == StepIndex::JOB {
-                    return Effect::Demand(step, Some(demand));
+                    return (step, Some(demand));
                 }
                 let definition = job.graph().step(step);
-                let demand = buses.restored_demand(job.definition(), definition, demand);
-                Effect::Demand(step, Some(demand))
+                (step, Some(buses.restored_demand(job.definition(), definition, demand)))
             })
             .collect();
-        recovered.effects.extend(demands);
         self.resume(recovered.job, recovered.effects);
+        if let Some(demands) = self.job_demands(demands, Vec::new()) {
+            self.env.router.send(RouterInput::Demands(vec![demands]));
+        }
         match abandon {
             Some(reason) => {
                 // The missed orders of the parent are not handled, because one of them may cause
@@ -144,22 +145,18 @@ impl JobActor {
 
     /// Resumes a job from the journal. Its effects are sent at once, because their entries are
     /// already committed.
-    fn resume(&mut self, job: Job, mut effects: Vec<Effect>) {
+    fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.lifecycle = Lifecycle::Running(job);
         self.update_state_gauge();
         self.update_child_permits();
         self.update_memory_share();
         self.listed_state_update().into_iter().for_each(|outgoing| outgoing.send(&self.env.outbox));
         let (env, now) = (self.env.clone(), self.clock.now());
-        let demands = take_demands(&mut effects);
         effects
             .into_iter()
             .filter(|effect| !self.must_pass_gate(effect))
             .filter_map(|effect| self.to_outgoing(effect, now))
             .for_each(|outgoing| outgoing.send(&env.outbox));
-        if let Some(demands) = self.job_demands(demands, Vec::new()) {
-            env.router.send(RouterInput::Demands(vec![demands]));
-        }
     }
 }
 

@@ -194,8 +194,10 @@ impl GateKeeper {
         definition: &Definition,
         demand: Option<&Demand>,
     ) {
-        let names = self.vhosts.get(&definition.vhost);
-        let full_limit_name = |limit: &str| {
+        // Without a virtual host a limit's full name is its name.
+        let has_vhost = !definition.vhost.is_empty();
+        let names = has_vhost.then(|| self.vhosts.get(&definition.vhost)).flatten();
+        let full_limit_name = |limit: &Arc<str>| {
             let known = names.and_then(|names| names.limits.get(limit));
             known.cloned().unwrap_or_else(|| definition.full_limit_name(limit))
         };

@@ -118,7 +118,7 @@ impl Router {
         let place = match demand {
             None => {
                 self.job_claims.remove(number);
-                let full_name = |limit: &str| definition.full_limit_name(limit);
+                let full_name = |limit: &Arc<str>| definition.full_limit_name(limit);
                 self.gate.gate.demand((number, id, StepIndex::JOB), None, full_name);
                 None
             }
