@@ -23,6 +23,9 @@ import { statusesView } from './views/statuses.js';
 
 /** @import { Route } from './lib/route.js' */
 
+/** How long the first answers may take before it is said that they are on their way. */
+const FIRST_ANSWERS_MS = 150;
+
 /** @param {Route} route */
 function viewFor({ path }) {
   const [page = '', id, part, step] = path;
@@ -42,9 +45,17 @@ function viewFor({ path }) {
 
 applyTheme();
 const root = /** @type {HTMLElement} */ (document.getElementById('page'));
-root.replaceChildren();
+/** Until it is drawn, there is what index.html has: the places of things. That stays until the view has its answers, which most often are there at once, or is late: to draw twice would take a quarter longer. @type {'early' | 'late' | 'drawn'} */
+let stage = 'early';
+setTimeout(() => {
+  if (stage === 'early') stage = 'late';
+  redraw();
+}, FIRST_ANSWERS_MS);
 drawWith(() => {
   arrive();
+  if (stage === 'early' && !app.view?.ready()) return;
+  if (stage !== 'drawn') root.replaceChildren();
+  stage = 'drawn';
   render(shell(), root);
   app.view?.drawn?.();
   settle();
