@@ -8,13 +8,13 @@ import { preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
 import { fullName } from '../lib/shared.js';
-import { count, counted, shortId, shown } from '../lib/text.js';
+import { count, counted, named, shown } from '../lib/text.js';
 import { millis, moment } from '../lib/time.js';
 import { whyField } from './job-operations.js';
 
 /** @import { Schedule } from '../lib/types.js' */
 
-/** @typedef {{ slots: { slot: string, job: string, existed: boolean }[] }} Slots */
+/** @typedef {{ slots: { slot: string, job: string, label?: string, existed: boolean }[] }} Slots */
 
 const DAY = 86_400_000;
 const SPANS = /** @type {const} */ ([['24 h', DAY], ['7 d', 7 * DAY], ['30 d', 30 * DAY]]);
@@ -134,5 +134,5 @@ function slots(all, fresh) {
   const had = all.length - fresh;
   if (!all.length) return html`<p role="status">No slot lies between these times.</p>`;
   return html`<p role="status"><b>${counted(all.length, 'slot')}</b>: ${fresh ? html`${counted(fresh, 'job')} would be started` : 'each has its job already'}${had && fresh ? html`, ${count(had)} ${had === 1 ? 'has its' : 'have their'} job already` : nothing}.</p>
-    <ul class="facts-list backfill-list" tabindex="0" aria-label="Slots">${all.slice(0, LISTED).map(({ slot, job, existed }) => html`<li>${moment(slot)} ${existed ? html`<a href=${link(['job', job])}><code>${shown(shortId(job))}</code></a> <span class="quiet">is there</span>` : html`<span class="quiet">would be started</span>`}</li>`)}${all.length > LISTED ? html`<li class="quiet">… ${count(all.length - LISTED)} more</li>` : nothing}</ul>`;
+    <ul class="facts-list backfill-list" tabindex="0" aria-label="Slots">${all.slice(0, LISTED).map(({ slot, job, label, existed }) => html`<li>${moment(slot)} ${existed ? html`<a href=${link(['job', job])}>${named(label, job)}</a> <span class="quiet">is there</span>` : html`<span class="quiet">would be started</span>`}</li>`)}${all.length > LISTED ? html`<li class="quiet">… ${count(all.length - LISTED)} more</li>` : nothing}</ul>`;
 }

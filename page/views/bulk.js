@@ -10,7 +10,7 @@ import { link } from '../lib/route.js';
 import { filterOptions } from '../lib/search.js';
 import { may } from '../lib/shared.js';
 import { badge } from '../lib/states.js';
-import { count, counted, named, shortId, shown } from '../lib/text.js';
+import { count, counted, named, shown } from '../lib/text.js';
 import { moment } from '../lib/time.js';
 import { whyField } from './job-operations.js';
 
@@ -25,13 +25,15 @@ const OPERATIONS = /** @type {const} */ ({
   delete: { label: 'Erase', says: 'Ended jobs are erased from the journal, with all that is known of them.', of: ['completed', 'failed', 'cancelled'], danger: true },
 });
 
+/** @typedef {{ job: string, label?: string, reason: string }} Refusal */
+
 const PAGE = 1000;
 const PAGES_LOOKED = 10;
 
 /**
  * @param {[string, string][]} filters
  * @param {() => void} done
- * @param {string[]} [marked] only these
+ * @param {{ job: string, label?: string }[]} [marked] only these
  */
 export function openBulk(filters, done, marked) {
   /** @type {keyof typeof OPERATIONS | undefined} */
@@ -45,7 +47,7 @@ export function openBulk(filters, done, marked) {
   let step = '';
   /** Whether only the failed items of that step are run again. */
   let failedItems = filters.some(([key]) => key === 'failedItems');
-  /** @type {{ matched: number, done: number, refused: number, refusals: { job: string, reason: string }[], over: boolean, stop: boolean } | undefined} */
+  /** @type {{ matched: number, done: number, refused: number, refusals: Refusal[], over: boolean, stop: boolean } | undefined} */
   let run;
 
   /** What only a rerun takes. @returns {[string, string][]} */
@@ -91,21 +93,21 @@ export function openBulk(filters, done, marked) {
 
   async function go() {
     if (!chosen || !dry) return;
-    const now = { matched: 0, done: 0, refused: 0, refusals: /** @type {{ job: string, reason: string }[]} */ ([]), over: false, stop: false };
+    const now = { matched: 0, done: 0, refused: 0, refusals: /** @type {Refusal[]} */ ([]), over: false, stop: false };
     run = now;
     redraw();
     try {
       if (marked) {
-        for (const id of marked) {
+        for (const { job, label } of marked) {
           if (now.stop) break;
           now.matched += 1;
           try {
-            if (chosen === 'delete') await act('DELETE', ['job', id], { erase: true });
-            else await act('POST', ['job', id, chosen], [...from(), ...why()]);
+            if (chosen === 'delete') await act('DELETE', ['job', job], { erase: true });
+            else await act('POST', ['job', job, chosen], [...from(), ...why()]);
             now.done += 1;
           } catch (error) {
             now.refused += 1;
-            now.refusals.push({ job: id, reason: messageOf(error) });
+            now.refusals.push({ job, label, reason: messageOf(error) });
           }
           redraw();
         }
@@ -113,7 +115,7 @@ export function openBulk(filters, done, marked) {
         /** @type {string | undefined} */
         let cursor;
         do {
-          /** @type {{ matched: number, done: number, refused: number, refusals?: { job: string, reason: string }[], next?: string }} */
+          /** @type {{ matched: number, done: number, refused: number, refusals?: Refusal[], next?: string }} */
           const answer = await act('POST', ['jobs', chosen], [...asked(), ...why(), ['limit', String(PAGE)], ['cursor', cursor ?? '']]);
           now.matched += answer.matched;
           now.done += answer.done;
@@ -164,6 +166,6 @@ export function openBulk(filters, done, marked) {
     const all = Math.max(dry.matched, run.matched);
     return html`<div class="fan-bar"><i class="completed" ${css({ width: `${(100 * run.done) / all}%` })}></i><i class="failed" ${css({ width: `${(100 * run.refused) / all}%` })}></i></div>
       <p role="status"><b>${count(run.done)}</b> done${run.refused ? html`, <b class="failed-text">${count(run.refused)} refused</b>` : nothing}, of ${count(all)}${run.over ? '.' : ' …'}</p>
-      ${run.refusals.length ? html`<ul class="facts-list">${run.refusals.slice(0, 200).map((one) => html`<li><a href=${link(['job', one.job])}><code>${shortId(one.job)}</code></a> <span class="quiet">${shown(one.reason)}</span></li>`)}</ul>` : nothing}`;
+      ${run.refusals.length ? html`<ul class="facts-list">${run.refusals.slice(0, 200).map((one) => html`<li><a href=${link(['job', one.job])}>${named(one.label, one.job)}</a> <span class="quiet">${shown(one.reason)}</span></li>`)}</ul>` : nothing}`;
   }
 }

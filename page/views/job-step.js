@@ -10,7 +10,7 @@ import { link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, sign } from '../lib/states.js';
-import { bytes, count, counted, share, shortId, shown } from '../lib/text.js';
+import { bytes, count, counted, named, share, shortId, shown } from '../lib/text.js';
 import { ago, duration, millis, moment, nanos, span } from '../lib/time.js';
 import { childBar, doneOf } from './job-graph.js';
 import { byHand, redispatch, rerun, rerunItems } from './job-operations.js';
@@ -81,10 +81,10 @@ export class StepPanel {
   }
 
   /**
-   * @param {{ job: Job, step: string, steps: Step[], definition: Definition | undefined, defined: StepDefinition[] | undefined, tab: string, at: number | undefined, tabLink: (tab: string) => string, stepLink: (step: string) => string, close: string | undefined, done: () => void, now: number }} of
+   * @param {{ job: Job, rootLabel: string | undefined, step: string, steps: Step[], definition: Definition | undefined, defined: StepDefinition[] | undefined, tab: string, at: number | undefined, tabLink: (tab: string) => string, stepLink: (step: string) => string, close: string | undefined, done: () => void, now: number }} of
    */
-  template({ job, step: name, steps, definition, defined, tab, at, tabLink, stepLink, close, done, now }) {
-    if (name === START || name === END) return this.#job(job, name, definition, at, close, stepLink);
+  template({ job, rootLabel, step: name, steps, definition, defined, tab, at, tabLink, stepLink, close, done, now }) {
+    if (name === START || name === END) return this.#job(job, rootLabel, name, definition, at, close, stepLink);
     const step = steps.find((one) => one.name === name);
     if (!step) return html`<section class="panel step-panel"><p class="calm">This job has no step <b>${shown(name)}</b>.</p></section>`;
     this.#follow(step, at);
@@ -194,13 +194,14 @@ export class StepPanel {
 
   /**
    * @param {Job} job
+   * @param {string | undefined} rootLabel
    * @param {string} name
    * @param {Definition | undefined} definition
    * @param {number | undefined} at
    * @param {string | undefined} close
    * @param {(step: string) => string} stepLink
    */
-  #job(job, name, definition, at, close, stepLink) {
+  #job(job, rootLabel, name, definition, at, close, stepLink) {
     this.#for = '';
     const ended = job.state === 'completed';
     return html`<section class="panel step-panel" aria-label="Job">
@@ -216,7 +217,7 @@ export class StepPanel {
         ${job.waitsFor ? html`<div><dt>waits for</dt><dd>${placeOf(job.waitsFor)}, since ${moment(job.waitsFor.since)}</dd></div>` : nothing}
         ${job.schedule ? html`<div><dt>schedule</dt><dd><a href=${link(['schedules'], { schedule: job.schedule })}>${shown(job.schedule)}</a></dd></div>` : nothing}
         ${job.slot ? html`<div><dt>slot</dt><dd>${moment(job.slot)}</dd></div>` : nothing}
-        ${job.parent ? html`<div><dt>part of</dt><dd><a href=${link(['job', job.parent.job])}>job ${shortId(job.parent.job)}</a>, item ${count(job.parent.item)}</dd></div>` : nothing}
+        ${job.parent ? html`<div><dt>part of</dt><dd>job <a href=${link(['job', job.parent.job])}>${named(job.parent.root === job.parent.job ? rootLabel : undefined, job.parent.job)}</a>, item ${count(job.parent.item)}</dd></div>` : nothing}
         ${definition ? html`<div><dt>definition</dt><dd><a href=${link(['definitions', ...(definition.vhost ? [definition.vhost, definition.name] : [definition.name])], { hash: definition.hash })}><code>${definition.hash.slice(0, 12)}</code></a>${definition.loaded === false ? html` <span class="quiet">an older one</span>` : nothing}</dd></div>` : nothing}
       </dl>
     </section>`;

@@ -176,7 +176,7 @@ class JobsView {
       </header>
       ${this.#filters(query)}
       ${refusal(this.#found.problem)}
-      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b>${this.#marked.size === 2 ? html`<a class="button small" href=${link(['compare', ...this.#pair(jobs)])}>Compare them</a>` : nothing}${!may() ? nothing : html`<button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button>`}<button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
+      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b>${this.#marked.size === 2 ? html`<a class="button small" href=${link(['compare', ...this.#pair(jobs)])}>Compare them</a>` : nothing}${!may() ? nothing : html`<button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, this.#chosen(jobs))}>Do something with them…</button>`}<button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
         ${jobs.length ? this.#table(jobs) : this.#found.told ? (filters.length ? html`<div class="none"><p>No job is like that.</p><a class="button" href="#/jobs">All jobs</a></div>` : firstJob(workflowNames()[0] ?? 'WORKFLOW', may() ? () => openCreate() : undefined)) : nothing}
       </section>
@@ -258,7 +258,7 @@ class JobsView {
         const gone = this.#list.gone.has(job.job);
         const starts = this.#startOf(job);
         return html`<tr class="linked ${gone ? 'not-found' : ''}" data-row=${job.job} tabindex=${job.job === entry ? '0' : '-1'} title=${gone ? 'This search does not find it any more' : nothing} @click=${(/** @type {MouseEvent} */ event) => this.#open(event, job)} @keydown=${(/** @type {KeyboardEvent} */ event) => this.#rowKey(event, job)}>
-          <td class="tick"><input type="checkbox" aria-label="Mark job ${shortId(job.job)}" .checked=${live(this.#marked.has(job.job))} @change=${() => this.#mark(job.job)}></td>
+          <td class="tick"><input type="checkbox" aria-label="Mark job ${plain(job.label ?? shortId(job.job))}" .checked=${live(this.#marked.has(job.job))} @change=${() => this.#mark(job.job)}></td>
           <td class="c-state">${badge(job.state)}</td>
           <td class="c-job"><a href=${link(['job', job.job])}>${named(job.label, job.job)}</a></td>
           <td class="c-workflow">${shown(job.workflow)}${job.item !== undefined ? html` <span class="quiet">${shown(job.step ?? '')}[${count(job.item)}]</span>` : nothing}</td>
@@ -288,6 +288,12 @@ class JobsView {
     else this.#marked.add(id);
     this.#list.letGo();
     redraw();
+  }
+
+  /** The marked jobs, with their labels. @param {Found[]} jobs */
+  #chosen(jobs) {
+    const labels = new Map(jobs.map(({ job, label }) => [job, label]));
+    return [...this.#marked].map((job) => ({ job, label: labels.get(job) }));
   }
 
   /** Two marked jobs, the older one first. @param {Found[]} jobs */

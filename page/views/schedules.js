@@ -11,17 +11,19 @@ import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { fullName, may, standsBy } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
-import { count, counted, plain, shortId, shown } from '../lib/text.js';
+import { count, counted, named, plain, shown } from '../lib/text.js';
 import { ago, millis, moment } from '../lib/time.js';
 import { openBackfill } from './backfill.js';
 import { ask } from './job-operations.js';
 
-/** @import { Judgement, Schedule } from '../lib/types.js' */
+/** @import { Found, Judgement, Schedule } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { Command, View } from '../lib/app.js' */
 
 /** So many schedules are listed; the filter finds the others. */
 const LISTED = 200;
+/** As many judgements are kept of a schedule. */
+const LABELLED = 20;
 /** From so many on there is a filter. */
 const FEW = 8;
 
@@ -58,6 +60,11 @@ class SchedulesView {
   #word = '';
   /** @type {Source<{ schedules: Schedule[] }>} */
   #schedules = new Source(async (signal) => (standsBy() ? { schedules: [] } : get(['schedules'], {}, signal)));
+
+  /** The labels of the jobs of the schedule that is shown, by their ids. @type {Map<string, string>} */
+  #labels = new Map();
+  /** The schedule, and its newest job, whose labels were asked for last. */
+  #labelled = ['', ''];
 
   /** @param {Route} route */
   constructor(route) {
@@ -138,6 +145,7 @@ class SchedulesView {
    */
   #panel(schedule, named) {
     const { workflow, timing, paused, waiting, refused, next, judgements } = schedule;
+    this.#askLabels(schedule);
     return html`<section class="panel schedule-panel" aria-label="Schedule">
       <header class="panel-head ${named ? 'named' : ''}"><div class="step-title"><h2>${shown(fullName(schedule))}</h2>${paused ? html`<span class="badge paused">${icon('paused')}<span>paused</span></span>` : nothing}</div></header>
       ${paused ? html`<div class="reason-box held">${icon('paused')}<p class="reason">Its slots are skipped since ${moment(paused.since)}${paused.by ? html`, by ${shown(paused.by)}` : nothing}${paused.reason ? html`: ${shown(paused.reason)}` : nothing}</p></div>` : nothing}
@@ -154,12 +162,32 @@ class SchedulesView {
     </section>`;
   }
 
+  /**
+   * Looks for the labels of its jobs, when there is a new one. They are not among the judgements: of many schedules that would be many.
+   * @param {Schedule} schedule
+   */
+  #askLabels(schedule) {
+    const name = fullName(schedule);
+    const newest = schedule.judgements.find((judgement) => judgement.job)?.job ?? '';
+    if (name !== this.#labelled[0]) this.#labels.clear();
+    else if (newest === this.#labelled[1]) return;
+    this.#labelled = [name, newest];
+    if (!newest) return;
+    get(['jobs', 'search'], { schedule: name, limit: LABELLED }, undefined).then((/** @type {{ jobs: Found[] }} */ { jobs }) => {
+      if (this.#labelled[0] !== name) return;
+      for (const { job, label } of jobs) if (label !== undefined) this.#labels.set(job, label);
+      redraw();
+    }, () => {
+      // It is then known by its id.
+    });
+  }
+
   /** @param {Judgement[]} judgements the newest first */
   #judgements(judgements) {
     return html`<div class="table-wrap" ${scrolls()}><table class="judgements stacked"><thead><tr><th>Slot</th><th>What</th><th>Job</th><th>Why</th></tr></thead><tbody>${inRows(judgements).map(({ slot, at, verdict, job, reason, slots }) => html`<tr>
       <td title="Judged ${at}">${slots > 1 ? html`<span class="quiet">${counted(slots, 'slot')} until</span> ` : nothing}${moment(slot)}</td>
       <td><span class="badge ${Object.hasOwn(TONES, verdict) ? TONES[verdict] : 'unknown'}" title=${Object.hasOwn(MEANS, verdict) ? MEANS[verdict] : nothing}>${shown(verdict)}</span></td>
-      <td data-label=${job ? 'job' : nothing}>${job ? html`<a href=${link(['job', job])}><code>${shown(shortId(job))}</code></a>` : nothing}</td>
+      <td data-label=${job ? 'job' : nothing}>${job ? html`<a href=${link(['job', job])}>${named(this.#labels.get(job), job)}</a>` : nothing}</td>
       <td class="reason quiet">${shown(reason ?? '')}</td>
     </tr>`)}</tbody></table></div>`;
   }

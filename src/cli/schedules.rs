@@ -65,6 +65,7 @@ struct BackfillResponse {
 struct BackfilledSlot {
     slot: Text,
     job: Text,
+    label: Option<Text>,
     /// Whether the job was there before.
     existed: bool,
 }
@@ -185,6 +186,7 @@ fn backfill(
     let entries = parse_response::<BackfillResponse>(&body)?.slots;
     let mut table = Table::new(&[
         ("JOB", ColumnRole::Key),
+        ("LABEL", ColumnRole::Extra),
         ("SLOT", ColumnRole::Time),
         ("OUTCOME", ColumnRole::Plain),
     ]);
@@ -197,7 +199,8 @@ fn backfill(
             (false, true) => "would start",
             (false, false) => "started",
         };
-        table.add_row([slot.job.to_string(), slot.slot.to_string(), outcome.to_owned()]);
+        let label = slot.label.map(|label| label.to_string()).unwrap_or_default();
+        table.add_row([slot.job.to_string(), label, slot.slot.to_string(), outcome.to_owned()]);
     }
     let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let empty_text = "the schedule has no slots in that time";

@@ -80,6 +80,10 @@ fn jobs_are_shown_and_found_by_their_labels_and_columns() {
         let bulk = api.post("/api/jobs/rerun?step=invoice&column.order=4711&dryRun=true", "").await;
         assert_eq!(bulk.json()["matched"], 1, "{}", bulk.text());
         assert_eq!(bulk.json()["jobs"][0]["columns"], columns);
+        let bulk = api.post("/api/jobs/pause?column.order=4711", "").await.json();
+        let refusal = &bulk["refusals"][0];
+        let known = (refusal["job"].as_str(), refusal["label"].as_str());
+        assert_eq!(known, (Some(&*first), Some("<b>Order</b> 4711  [31m")), "{bulk}");
         let refused = api.post("/api/jobs/cancel?column.ordr=4711&dryRun=true", "").await;
         let detail = refused.detail();
         assert!(detail.contains("did you mean \"order\"?"), "{detail}");
@@ -157,6 +161,27 @@ fn columns_are_beside_the_steps_in_sql_and_change_with_the_file() {
         manager.stop().await;
         assert_eq!(select(all)[1], of_new);
         assert_eq!(select("\"order\"").len(), 3);
+    }));
+}
+
+#[test]
+fn the_jobs_of_a_backfill_have_their_labels_once_they_are_there() {
+    let text = "workflows: [ { name: orders, label: job.title, steps: [ { name: invoice } ] } ]\n\
+                schedules: [ { name: often, workflow: orders, every: 1h, \
+                               message: { title: Hourly } } ]";
+    let folder = tempfile::tempdir().expect("a folder");
+    actix_rt::System::new().block_on(within("slots are started", async {
+        let (_manager, api) = start(text, folder.path()).await;
+        let labels = async |query: &str| {
+            let path = format!("/api/schedule/often/backfill?from=2h&{query}");
+            let told: Value = api.post(&path, "").await.json();
+            let slots = told["slots"].as_array().expect("slots").iter();
+            slots.map(|slot| slot.get("label").cloned()).collect::<Vec<_>>()
+        };
+        assert_eq!(labels("dryRun=true").await, [None, None], "nothing is there yet");
+        let known = Some(json!("Hourly"));
+        assert_eq!(labels("reason=gap").await, [known.clone(), known.clone()]);
+        assert_eq!(labels("dryRun=true").await, [known.clone(), known]);
     }));
 }
 

@@ -136,3 +136,47 @@ test('steps of child jobs are in the inbox, and are called by the label of their
     await page.locator('.palette-list', { hasText: 'Open job Batch of May' }).waitFor();
   });
 });
+
+test('the jobs of a schedule, of its backfill and of refusals are called by their labels', async () => {
+  await manager.post('schedule/hourly/backfill?from=3h');
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/schedules?schedule=hourly');
+    await page.locator('.judgements a', { hasText: /^Hourly parcel$/ }).first().waitFor();
+    assert.deepEqual(await axe(page), []);
+    await page.getByRole('button', { name: 'Backfill…' }).click();
+    const dialog = page.locator('dialog');
+    await dialog.getByRole('button', { name: 'Show what it would start' }).click();
+    await dialog.locator('.backfill-list a', { hasText: /^Hourly parcel$/ }).first().waitFor();
+    await page.keyboard.press('Escape');
+    // They run, so there is nothing to resume.
+    for (const marked of [false, true]) {
+      await go('#/jobs?workflow=parcels&column.order=1&state=running');
+      await rows(page, 3);
+      if (marked) {
+        await page.getByLabel('Mark all on this page').check();
+        await page.getByRole('button', { name: 'Do something with them…' }).click();
+      } else await page.getByRole('button', { name: 'All of these…' }).click();
+      await dialog.getByRole('button', { name: 'Resume' }).click();
+      await dialog.locator('.bulk-typed input').fill('3');
+      await dialog.getByRole('button', { name: 'Resume 3 jobs' }).click();
+      await dialog.getByText('3 refused').waitFor();
+      assert.deepEqual(await dialog.locator('.facts-list').last().locator('a').allInnerTexts(), Array(3).fill('Hourly parcel'));
+      await dialog.getByRole('button', { name: 'Close', exact: true }).last().click();
+      await go('#/');
+    }
+  });
+});
+
+test('a child job is told by the label of its root job, and an item by its number', async () => {
+  const id = await manager.create('batches', { title: 'Batch of June', list: [1, 2] });
+  await on(browser, manager, async ({ page, go }) => {
+    await go(`#/job/${id}/step/parts?items=all`);
+    await page.waitForFunction(() => document.querySelectorAll('.items-table tbody tr').length === 2);
+    const link = page.locator('.items-table tbody a').first();
+    const [item, child] = [await link.innerText(), await link.getAttribute('title')];
+    await link.click();
+    await page.waitForFunction((job) => location.hash.includes(job ?? ''), child);
+    await go(`#/job/${child}?step=__start__`);
+    await page.locator('.step-panel .facts div', { hasText: `job Batch of June, item ${item}` }).waitFor();
+  });
+});

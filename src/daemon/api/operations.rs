@@ -18,6 +18,7 @@ use crate::actors::client_response::{
 use crate::api::state::ApiState;
 use crate::reload::{self, Reloaded};
 use crate::settings::Scope;
+use crate::view::CellsView;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use engine::text::quote;
@@ -376,7 +377,9 @@ async fn operate_on_all(
             match result {
                 Ok(_) => done_count += 1,
                 Err(problem) => {
-                    refusals.push(RefusalView { job: hit.id, reason: problem.detail().to_owned() })
+                    let (label, _) = CellsView::from_cells(hit.cells.clone());
+                    let reason = problem.detail().to_owned();
+                    refusals.push(RefusalView { job: hit.id, label, reason });
                 }
             }
         }
@@ -413,6 +416,9 @@ struct BulkOutcomeView<'a> {
 #[schema(as = Refused)]
 struct RefusalView {
     job: JobId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    label: Option<Arc<str>>,
     reason: String,
 }
 

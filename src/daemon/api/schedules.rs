@@ -10,12 +10,15 @@ use crate::actors::schedule_requests::{
     Backfill, BackfilledSlot, ScheduleOperation, ScheduleStatus,
 };
 use crate::api::state::ApiState;
+use crate::view::CellsView;
 use actix_web::{HttpResponse, web};
 use base::clock;
 use base::times::Rfc3339Time;
 use engine::text::quote;
-use engine::{JobId, Timestamp};
+use engine::{Columns, JobId, Timestamp};
+use journal::{JobNumber, JournalError, Records};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -195,6 +198,10 @@ struct BackfilledSlotView {
     slot: Rfc3339Time,
     /// Its job.
     job: JobId,
+    /// The label of the job, if it is there and has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    label: Option<Arc<str>>,
     /// Whether the job was there before.
     existed: bool,
 }
@@ -289,13 +296,34 @@ async fn backfill(
         let done = api.active()?.backfill_schedule(&full_name, backfill).await;
         done.map_err(|error| to_problem(error, || unknown_schedule(&full_name)))?
     };
+    let there = done.iter().filter(|slot| slot.existed || !is_dry_run);
+    let jobs: Vec<JobId> = there.map(|slot| slot.job).collect();
+    let mut labels = reads::read_small(&api, move |reader| read_labels(reader, &jobs)).await?;
     let slots = done.into_iter().map(|BackfilledSlot { slot, job, existed }| BackfilledSlotView {
         slot: Rfc3339Time(slot),
         job,
+        label: labels.remove(&job),
         existed,
     });
     let slots = slots.collect();
     Ok(HttpResponse::Ok().json(BackfillView { schedule: full_name, dry_run: is_dry_run, slots }))
+}
+
+/// Reads the labels of jobs. Jobs that are not there, or have none, are left out.
+fn read_labels(
+    reader: &dyn Records,
+    jobs: &[JobId],
+) -> Result<HashMap<JobId, Arc<str>>, JournalError> {
+    let mut ids = HashMap::new();
+    for job in jobs {
+        ids.extend(reader.find_job_number(*job)?.map(|number| (number, *job)));
+    }
+    let numbers: Vec<JobNumber> = ids.keys().copied().collect();
+    let cells = reader.load_cells(&numbers, &Columns::default())?;
+    let labels = cells
+        .into_iter()
+        .filter_map(|(number, cells)| Some((ids[&number], CellsView::from_cells(cells).0?)));
+    Ok(labels.collect())
 }
 
 /// Returns the name of a schedule with its virtual host.
