@@ -251,6 +251,14 @@ fn mistakes_of_a_test_file_are_refused_with_their_place() {
             ),
             &["explode", "cancel, pause"],
         ),
+        (
+            with("{ name: t, users: [ { at: 1s, do: rerun, step: a, items: all } ], expect: {} }"),
+            &["items of rerun is \"all\"", "failed"],
+        ),
+        (
+            with("{ name: t, users: [ { at: 1s, do: retry, items: failed } ], expect: {} }"),
+            &["items is for rerun, not for \"retry\""],
+        ),
         ("{ workflows: [ nowhere.yaml ], tests: [] }".to_owned(), &["nowhere.yaml", "cannot read"]),
         (
             "{ workflows: [ order.yaml ], tests: [] }".to_owned(),
@@ -316,6 +324,41 @@ tests:
 ";
     let (_folder, path) = written(workflow, tests);
     passes(&path, 3);
+}
+
+#[test]
+fn only_the_failed_items_run_again() {
+    let workflow = "
+workflows:
+  - name: order
+    steps: [ { name: each, task: part } ]
+    tasks: [ { name: part, itemListKey: parts, tolerate: 1, steps: [ { name: sum } ] } ]
+";
+    let test = |items: &str, runs: &str| {
+        format!(
+            "
+workflows: [ order.yaml ]
+tests:
+  - name: only what has failed is summed again
+    message: {{ parts: [ 1, 2 ] }}
+    workers:
+      sum:
+        - {{ attempt: 1, if: {{ part: 2 }}, error: no }}
+        - {{ result: {{ part: 7 }} }}
+    users: [ {{ at: 1m, do: rerun, step: each{items} }} ]
+    expect: {{ state: completed, result: {{ parts: [ 7, 7 ] }}, inputs: {{ sum: {runs} }} }}
+"
+        )
+    };
+    let two = "{ part: 1 }, { part: 2 }";
+    let (_folder, path) =
+        written(workflow, &test(", items: failed", &format!("[ {two}, {{ part: 2 }} ]")));
+    passes(&path, 1);
+    // Without it the others run again too, as new child jobs, of which one fails once more.
+    let (_folder, path) = written(workflow, &test("", &format!("[ {two}, {two} ]")));
+    let outcomes = run_tests(&path).expect("it runs");
+    assert_eq!(outcomes[0].differences.len(), 1, "{:?}", outcomes[0].differences);
+    assert!(outcomes[0].differences[0].starts_with("result:"), "{:?}", outcomes[0].differences);
 }
 
 #[test]

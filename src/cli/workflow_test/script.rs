@@ -152,6 +152,8 @@ pub(super) struct UserAction {
     pub(super) operation: String,
     /// The step, for rerun.
     pub(super) step: Option<String>,
+    /// For rerun: `failed`, if only the failed items of the step run again.
+    pub(super) items: Option<String>,
 }
 
 /// The expected outcome. A field that is not set is not checked.

@@ -526,12 +526,23 @@ fn describe_fan_out_entry(name: &str, entry: &FanOutEntry) -> Option<String> {
 
 /// Parses the operation of a user.
 fn parse_operation(action: &UserAction) -> Result<Operation, String> {
+    let only_failed_items = match (action.operation.as_str(), action.items.as_deref()) {
+        (_, None) => false,
+        ("rerun", Some("failed")) => true,
+        ("rerun", Some(other)) => {
+            return Err(format!(
+                "users: items of rerun is {other:?}; it can only be failed: without it all items \
+                 run again"
+            ));
+        }
+        (other, Some(_)) => return Err(format!("users: items is for rerun, not for {other:?}")),
+    };
     Ok(match (action.operation.as_str(), &action.step) {
         ("cancel", None) => Operation::Cancel { reason: "by a user".into() },
         ("pause", None) => Operation::Pause,
         ("resume", None) => Operation::Resume,
         ("retry", None) => Operation::Retry,
-        ("rerun", Some(step)) => Operation::Rerun { step: step.clone(), only_failed_items: false },
+        ("rerun", Some(step)) => Operation::Rerun { step: step.clone(), only_failed_items },
         ("rerun", None) => return Err("users: rerun needs a step".to_owned()),
         (other, _) => {
             return Err(format!(
