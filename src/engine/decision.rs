@@ -25,8 +25,8 @@ pub struct Decision {
     pub recorded: Recorded,
     /// The effects to carry out after the commit, in order.
     pub effects: Vec<Effect>,
-    /// What the gate is told after the commit: what the job and its steps want of it, as far as that
-    /// has changed.
+    /// What the gate is told after the commit: what the job and its steps want of it, as far as
+    /// that has changed.
     pub demands: Vec<StepDemand>,
     /// The job's new state; `None`: it has not changed, and the job has not ended once more.
     pub state: Option<JobState>,
