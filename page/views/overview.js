@@ -49,6 +49,12 @@ export function overviewView(route) {
   return new Overview(route);
 }
 
+/** @param {Route} route */
+function spanIn(route) {
+  const wanted = route.query.get('span') ?? '1h';
+  return SPANS.includes(wanted) ? wanted : '1h';
+}
+
 class Overview {
   page = 'overview';
   /** @type {Source<{ looked?: string, queues: Queue[] }>} */
@@ -75,12 +81,13 @@ class Overview {
 
   /** @param {Route} route */
   constructor(route) {
-    this.#trends = new Trends(route);
-    this.update(route);
+    figures.span = spanIn(route);
+    // First what there has to be before it is shown: a browser asks a few things at once.
     void workflows.refresh().then(() => this.#standing.refresh());
+    void this.#failed.refresh();
+    this.#trends = new Trends(route);
     void this.#queues.refresh();
     if (!standsBy()) void this.#limits.refresh();
-    void this.#failed.refresh();
     void this.#reasons.refresh();
     this.#queues.every(5000);
     this.#limits.every(5000);
@@ -101,10 +108,9 @@ class Overview {
   /** @param {Route} route */
   update(route) {
     this.#trends.update(route);
-    const wanted = route.query.get('span') ?? '1h';
-    const known = SPANS.includes(wanted) ? wanted : '1h';
-    if (known !== figures.span) {
-      figures.span = known;
+    const wanted = spanIn(route);
+    if (wanted !== figures.span) {
+      figures.span = wanted;
       void workflows.refresh();
       void this.#reasons.restart();
     }
