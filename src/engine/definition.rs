@@ -235,24 +235,6 @@ impl Graph {
         &self.keyless_places[index.as_usize()]
     }
 
-    /// Returns places that the step at `index` claims, without a copy of what claims can share.
-    pub(super) fn share_places(
-        &self,
-        index: StepIndex,
-        places: &Arc<[ClaimedPlace]>,
-    ) -> Arc<[ClaimedPlace]> {
-        let keyless = self.keyless_places(index);
-        if Arc::ptr_eq(keyless, places) || keyless == places {
-            return keyless.clone();
-        }
-        let names = &self.step(index).limits;
-        let share = |place: &ClaimedPlace| {
-            let name = names.iter().find(|name| **name == place.limit);
-            ClaimedPlace { limit: name.unwrap_or(&place.limit).clone(), ..place.clone() }
-        };
-        places.iter().map(share).collect()
-    }
-
     /// Returns the steps that depend on the step at `index`, without duplicates.
     pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
         &self.dependents[index.as_usize()]

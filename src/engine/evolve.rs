@@ -1,5 +1,6 @@
 //! Applies entries to a job: the only code that changes it.
 
+use super::demands::share_places;
 use super::entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
 };
@@ -114,7 +115,7 @@ impl Job {
                 self.remove_from_ready(step);
                 let ticket = self.entry_count;
                 self.add_claimant(step);
-                let places = self.graph().share_places(step, places);
+                let places = share_places(self.graph(), step, places);
                 let run = &mut self.steps[step.as_usize()];
                 run.state = StepState::Running;
                 run.timer = None;
