@@ -48,7 +48,8 @@ const root = /** @type {HTMLElement} */ (document.getElementById('page'));
 /** Until it is drawn, there is what index.html has: the places of things. That stays until the view has its answers, which most often are there at once, or is late: to draw twice would take a quarter longer. @type {'early' | 'late' | 'drawn'} */
 let stage = 'early';
 setTimeout(() => {
-  if (stage === 'early') stage = 'late';
+  if (stage !== 'early') return;
+  stage = 'late';
   redraw();
 }, FIRST_ANSWERS_MS);
 drawWith(() => {

@@ -22,8 +22,8 @@ import { ask } from './job-operations.js';
 
 /** So many schedules are listed; the filter finds the others. */
 const LISTED = 200;
-/** As many judgements are kept of a schedule. */
-const LABELLED = 20;
+/** Of so many of its newest jobs the labels are looked for. Only 20 judgements are kept, but a backfill is one of many jobs. */
+const LABELLED = 200;
 /** From so many on there is a filter. */
 const FEW = 8;
 
@@ -178,7 +178,8 @@ class SchedulesView {
       for (const { job, label } of jobs) if (label !== undefined) this.#labels.set(job, label);
       redraw();
     }, () => {
-      // It is then known by its id.
+      // They are known by their ids until it is asked again.
+      if (this.#labelled[0] === name) this.#labelled = ['', ''];
     });
   }
 

@@ -186,9 +186,9 @@ fn backfill(
     let entries = parse_response::<BackfillResponse>(&body)?.slots;
     let mut table = Table::new(&[
         ("JOB", ColumnRole::Key),
-        ("LABEL", ColumnRole::Extra),
         ("SLOT", ColumnRole::Time),
         ("OUTCOME", ColumnRole::Plain),
+        ("LABEL", ColumnRole::Extra),
     ]);
     let mut new_count = 0;
     for entry in &entries {
@@ -200,7 +200,7 @@ fn backfill(
             (false, false) => "started",
         };
         let label = slot.label.map(|label| label.to_string()).unwrap_or_default();
-        table.add_row([slot.job.to_string(), label, slot.slot.to_string(), outcome.to_owned()]);
+        table.add_row([slot.job.to_string(), slot.slot.to_string(), outcome.to_owned(), label]);
     }
     let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let empty_text = "the schedule has no slots in that time";

@@ -461,9 +461,12 @@ impl Job {
         assert_eq!(open_count, self.steps_left as usize, "steps that are not done");
         let awaited_count = self.graph().indices().filter(|step| self.is_awaited(*step)).count();
         assert_eq!(awaited_count, self.awaited_replies as usize, "steps whose reply is awaited");
+        assert!(self.claimants.is_sorted(), "the steps that have claimed are in order");
         for step in self.graph().indices() {
             let run = &self.steps[step.as_usize()];
             let name = &self.graph().step(step).name;
+            let is_known = run.claim.is_none() || self.claimants.contains(&step);
+            assert!(is_known, "{name} has a claim, so it is among those that have claimed");
             let open_dependencies = self
                 .graph()
                 .step(step)

@@ -1,13 +1,21 @@
 //! Limits of jobs: a job waits for its place, is refused one, or makes others give way; over the
 //! API and over restarts.
 
+use crate::simulation::relays::relay;
 use actix_web::http::StatusCode;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::path::Path;
+use std::rc::Rc;
 use support::api::Api;
 use support::manager::TestManager;
 use support::waits::{until, within};
+use workflow_manager::actors::inputs::{JobDemands, RouterInput};
+use workflow_manager::actors::mailboxes::Mailboxes;
+use workflow_manager::actors::manager::{Parts, Threads};
+use workflow_manager::actors::manager_core::ManagerCore;
+use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{
     ClaimState, Entry, Job, JobEntry, JobId, JobState, Operation, Reply, StepState,
 };
@@ -359,6 +367,40 @@ fn of_those_that_wait_only_the_newest_stays() {
         until_begun(&manager, newest).await;
         manager.stop().await;
     });
+}
+
+#[test]
+fn who_has_a_place_with_the_commit_of_a_newer_job_is_not_superseded_by_it() {
+    actix_rt::System::new().block_on(within("all is told at once", async {
+        let kept: Rc<RefCell<Option<Vec<JobDemands>>>> = Rc::default();
+        let told = kept.clone();
+        let wiring = move |mailboxes: Mailboxes, core: &ManagerCore| {
+            let keep = move |input| match (input, &mut *told.borrow_mut()) {
+                (RouterInput::Demands(all), Some(kept)) => {
+                    kept.extend(all);
+                    None
+                }
+                (input, _) => Some(input),
+            };
+            let router = relay(mailboxes.router, &core.metrics, keep);
+            Mailboxes { router, ..mailboxes }
+        };
+        let parts = Parts { wiring: Box::new(wiring), ..Parts::standard(Workers::new()) };
+        let manager = TestManager::with(WORKFLOWS).start_on(Threads::Current, parts);
+        let holder = manager.create_job("latest", C1).await;
+        until_begun(&manager, holder).await;
+        let waiting = manager.create_job("latest", C1).await;
+        assert_waits(&manager, waiting).await;
+        *kept.borrow_mut() = Some(Vec::new());
+        complete(&manager, holder).await;
+        let newest = manager.create_job("latest", C1).await;
+        until("both are told", || kept.borrow().as_ref().is_some_and(|all| all.len() == 2)).await;
+        let all = kept.take().expect("they are kept");
+        manager.mailboxes().router.send(RouterInput::Demands(all));
+        until_begun(&manager, waiting).await;
+        assert_waits(&manager, newest).await;
+        manager.stop().await;
+    }));
 }
 
 #[test]

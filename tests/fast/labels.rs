@@ -173,7 +173,8 @@ fn the_jobs_of_a_backfill_have_their_labels_once_they_are_there() {
     actix_rt::System::new().block_on(within("slots are started", async {
         let (_manager, api) = start(text, folder.path()).await;
         let labels = async |query: &str| {
-            let path = format!("/api/schedule/often/backfill?from=2h&{query}");
+            let slots = "from=2026-01-01T00:00:00Z&to=2026-01-01T02:00:00Z";
+            let path = format!("/api/schedule/often/backfill?{slots}&{query}");
             let told: Value = api.post(&path, "").await.json();
             let slots = told["slots"].as_array().expect("slots").iter();
             slots.map(|slot| slot.get("label").cloned()).collect::<Vec<_>>()

@@ -139,16 +139,18 @@ test('steps of child jobs are in the inbox, and are called by the label of their
 
 test('the jobs of a schedule, of its backfill and of refusals are called by their labels', async () => {
   // The judgement of a backfill is about several slots; that of a trigger has a job.
-  await manager.post('schedule/hourly/backfill?from=3h');
-  await manager.post('schedule/hourly/trigger');
+  await manager.post('schedule/weekly/backfill?from=2026-01-01T00:00:00Z&to=2026-01-16T00:00:00Z');
+  await manager.post('schedule/weekly/trigger');
   await on(browser, manager, async ({ page, go }) => {
-    await go('#/schedules?schedule=hourly');
-    await page.locator('.judgements a', { hasText: /^Hourly parcel$/ }).first().waitFor();
+    await go('#/schedules?schedule=weekly');
+    await page.locator('.judgements a', { hasText: /^Weekly parcel$/ }).first().waitFor();
     assert.deepEqual(await axe(page), []);
     await page.getByRole('button', { name: 'Backfill…' }).click();
     const dialog = page.locator('dialog');
+    await dialog.getByLabel('From').fill('2026-01-01T01:00');
+    await dialog.getByLabel('To').fill('2026-01-16T01:00');
     await dialog.getByRole('button', { name: 'Show what it would start' }).click();
-    await dialog.locator('.backfill-list a', { hasText: /^Hourly parcel$/ }).first().waitFor();
+    await dialog.locator('.backfill-list a', { hasText: /^Weekly parcel$/ }).first().waitFor();
     await page.keyboard.press('Escape');
     // They run, so there is nothing to resume.
     for (const marked of [false, true]) {
@@ -162,7 +164,7 @@ test('the jobs of a schedule, of its backfill and of refusals are called by thei
       await dialog.locator('.bulk-typed input').fill('4');
       await dialog.getByRole('button', { name: 'Resume 4 jobs' }).click();
       await dialog.getByText('4 refused').waitFor();
-      assert.deepEqual(await dialog.locator('.facts-list').last().locator('a').allInnerTexts(), Array(4).fill('Hourly parcel'));
+      assert.deepEqual(await dialog.locator('.facts-list').last().locator('a').allInnerTexts(), Array(4).fill('Weekly parcel'));
       await dialog.getByRole('button', { name: 'Close', exact: true }).last().click();
       await go('#/');
     }

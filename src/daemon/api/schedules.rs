@@ -279,14 +279,16 @@ async fn backfill(
     if slots.len() > BACKFILL_MAX {
         return Err(Problem::malformed(describe_too_many()));
     }
-    let done = if is_dry_run {
+    let (done, mut labels) = if is_dry_run {
         let jobs: Vec<_> = slots.iter().map(|slot| (*slot, schedule.job_id(*slot))).collect();
         reads::read_small(&api, move |reader| {
+            let numbers = find_numbers(reader, jobs.iter().map(|(_, job)| *job))?;
             let look_up = |(slot, job)| {
-                let existed = reader.find_job_number(job)?.is_some();
-                Ok(BackfilledSlot { slot, job, existed })
+                let existed = numbers.contains_key(&job);
+                BackfilledSlot { slot, job, existed }
             };
-            jobs.into_iter().map(look_up).collect()
+            let slots: Vec<BackfilledSlot> = jobs.into_iter().map(look_up).collect();
+            Ok((slots, read_labels(reader, &numbers)?))
         })
         .await?
     } else {
@@ -294,11 +296,14 @@ async fn backfill(
         tracing::info!(schedule = full_name, ?by, ?reason, "a client asks for a backfill");
         let backfill = Backfill { slots, reason, by };
         let done = api.active()?.backfill_schedule(&full_name, backfill).await;
-        done.map_err(|error| to_problem(error, || unknown_schedule(&full_name)))?
+        let done = done.map_err(|error| to_problem(error, || unknown_schedule(&full_name)))?;
+        let jobs: Vec<JobId> = done.iter().map(|slot| slot.job).collect();
+        let read = reads::read_small(&api, move |reader| {
+            read_labels(reader, &find_numbers(reader, jobs)?)
+        });
+        // The jobs are started: if they cannot be read now, they are told without labels.
+        (done, read.await.unwrap_or_default())
     };
-    let there = done.iter().filter(|slot| slot.existed || !is_dry_run);
-    let jobs: Vec<JobId> = there.map(|slot| slot.job).collect();
-    let mut labels = reads::read_small(&api, move |reader| read_labels(reader, &jobs)).await?;
     let slots = done.into_iter().map(|BackfilledSlot { slot, job, existed }| BackfilledSlotView {
         slot: Rfc3339Time(slot),
         job,
@@ -309,21 +314,26 @@ async fn backfill(
     Ok(HttpResponse::Ok().json(BackfillView { schedule: full_name, dry_run: is_dry_run, slots }))
 }
 
-/// Reads the labels of jobs. Jobs that are not there, or have none, are left out.
+/// Finds the numbers of jobs. Jobs that are not there are left out.
+fn find_numbers(
+    reader: &dyn Records,
+    jobs: impl IntoIterator<Item = JobId>,
+) -> Result<HashMap<JobId, JobNumber>, JournalError> {
+    let find = |job| Ok(reader.find_job_number(job)?.map(|number| (job, number)));
+    jobs.into_iter().filter_map(|job| find(job).transpose()).collect()
+}
+
+/// Reads the labels of jobs. Jobs that have none are left out.
 fn read_labels(
     reader: &dyn Records,
-    jobs: &[JobId],
+    jobs: &HashMap<JobId, JobNumber>,
 ) -> Result<HashMap<JobId, Arc<str>>, JournalError> {
-    let mut ids = HashMap::new();
-    for job in jobs {
-        ids.extend(reader.find_job_number(*job)?.map(|number| (number, *job)));
-    }
-    let numbers: Vec<JobNumber> = ids.keys().copied().collect();
-    let cells = reader.load_cells(&numbers, &Columns::default())?;
-    let labels = cells
-        .into_iter()
-        .filter_map(|(number, cells)| Some((ids[&number], CellsView::from_cells(cells).0?)));
-    Ok(labels.collect())
+    let numbers: Vec<JobNumber> = jobs.values().copied().collect();
+    let mut cells = reader.load_cells(&numbers, &Columns::default())?;
+    let label = |(job, number): (&JobId, &JobNumber)| {
+        Some((*job, CellsView::from_cells(cells.remove(number)?).0?))
+    };
+    Ok(jobs.iter().filter_map(label).collect())
 }
 
 /// Returns the name of a schedule with its virtual host.

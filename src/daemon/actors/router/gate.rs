@@ -63,17 +63,19 @@ impl Router {
     /// Takes what decisions of jobs want, in their order.
     pub(super) fn handle_demands(&mut self, all: Vec<JobDemands>, ctx: &mut Context<Self>) {
         self.load_limits();
-        all.into_iter().for_each(|demands| self.take_demands_of_job(demands));
+        all.into_iter().for_each(|demands| self.take_demands_of_job(demands, ctx));
         self.advance_gate(ctx);
     }
 
-    fn take_demands_of_job(&mut self, demands: JobDemands) {
+    fn take_demands_of_job(&mut self, demands: JobDemands, ctx: &mut Context<Self>) {
         let JobDemands { id, number, definition, graph, demands, taken } = demands;
         self.gate.configure_of_job(&definition);
         // Nobody is admitted to what was taken before the demands of it are told.
         taken.into_iter().for_each(|place| self.gate.gate.settle(&place.settle()));
         for (step, demand) in demands {
             if step == StepIndex::JOB {
+                // A newer job displaces those that wait, but none for whom there is room by now.
+                self.advance_gate(ctx);
                 self.handle_job_demand((number, id), &definition, demand.as_ref());
             } else {
                 let (step, place) = ((number, id, step), (&definition, graph));
