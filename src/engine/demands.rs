@@ -2,7 +2,6 @@
 //! follows from the state of the job alone, so a restart counts waiters and holders from the jobs.
 
 use super::conditions::JobScope;
-use super::definition::Graph;
 use super::entry::{Entry, JobEntry, StepEntry};
 use super::expression::{DecisionBudget, Expression};
 use super::failure::fail_job;
@@ -182,22 +181,4 @@ impl Job {
             Err(reason) => Some(fail_job(reason.into(), None)),
         }
     }
-}
-
-/// Returns places that a step claims, without a copy of what its claims can share.
-pub(super) fn share_places(
-    graph: &Graph,
-    step: StepIndex,
-    places: &Arc<[ClaimedPlace]>,
-) -> Arc<[ClaimedPlace]> {
-    let keyless = graph.keyless_places(step);
-    if Arc::ptr_eq(keyless, places) || keyless == places {
-        return keyless.clone();
-    }
-    let names = &graph.step(step).limits;
-    let share = |place: &ClaimedPlace| {
-        let name = names.iter().find(|name| **name == place.limit);
-        ClaimedPlace { limit: name.unwrap_or(&place.limit).clone(), ..place.clone() }
-    };
-    places.iter().map(share).collect()
 }

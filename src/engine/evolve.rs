@@ -1,6 +1,5 @@
 //! Applies entries to a job: the only code that changes it.
 
-use super::demands::share_places;
 use super::entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
 };
@@ -8,7 +7,7 @@ use super::fanout::FanOut;
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
-use super::limit::{ClaimState, ClaimedPlace, JobClaim, StepClaim};
+use super::limit::{ClaimState, ClaimedPlace, JobClaim, StepClaim, share_places};
 use super::reply::reported_status;
 use super::state::{JobState, StepState};
 use super::step::{StepRun, StepTimer};
@@ -115,7 +114,8 @@ impl Job {
                 self.remove_from_ready(step);
                 let ticket = self.entry_count;
                 self.add_claimant(step);
-                let places = share_places(self.graph(), step, places);
+                let (graph, limits) = (self.graph(), &self.graph().step(step).limits);
+                let places = share_places(graph.keyless_places(step), limits, places);
                 let run = &mut self.steps[step.as_usize()];
                 run.state = StepState::Running;
                 run.timer = None;

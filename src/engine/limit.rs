@@ -96,6 +96,23 @@ pub struct ClaimedPlace {
     pub fair: Option<Arc<str>>,
 }
 
+/// Returns places that a step claims, without a copy of what its claims can share. `keyless`: the
+/// places of its limits without keys. `limits`: the names of its limits.
+pub(super) fn share_places(
+    keyless: &Arc<[ClaimedPlace]>,
+    limits: &[Arc<str>],
+    places: &Arc<[ClaimedPlace]>,
+) -> Arc<[ClaimedPlace]> {
+    if Arc::ptr_eq(keyless, places) || keyless == places {
+        return keyless.clone();
+    }
+    let share = |place: &ClaimedPlace| {
+        let name = limits.iter().find(|name| **name == place.limit);
+        ClaimedPlace { limit: name.unwrap_or(&place.limit).clone(), ..place.clone() }
+    };
+    places.iter().map(share).collect()
+}
+
 /// What an attempt of a step, or a job, claims or holds of limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepClaim {
