@@ -341,7 +341,7 @@ pub struct Append {
     /// delayed.
     pub is_urgent: bool,
     /// What the gate is told after the commit; `None`: nothing.
-    pub demands: Option<JobDemands>,
+    pub demands: Option<Box<JobDemands>>,
     /// The effects that are sent after the commit, in this order.
     pub outgoing: Vec<Outgoing>,
     /// Set if the job has nothing left to do and asks to be stopped after the commit: how many

@@ -11,15 +11,15 @@ impl JobActor {
         &self,
         demands: Vec<StepDemand>,
         taken: Vec<TakenPlace>,
-    ) -> Option<JobDemands> {
+    ) -> Option<Box<JobDemands>> {
         let job = self.job().filter(|_| !demands.is_empty() || !taken.is_empty())?;
-        Some(JobDemands {
+        Some(Box::new(JobDemands {
             id: self.id,
             number: self.number,
             definition: job.definition().clone(),
             graph: job.origin().graph,
             demands,
             taken,
-        })
+        }))
     }
 }

@@ -113,7 +113,7 @@ impl JobActor {
             .collect();
         self.resume(recovered.job, recovered.effects);
         if let Some(demands) = self.job_demands(demands, Vec::new()) {
-            self.env.router.send(RouterInput::Demands(vec![demands]));
+            self.env.router.send(RouterInput::Demands(vec![*demands]));
         }
         match abandon {
             Some(reason) => {

@@ -54,7 +54,7 @@ impl JournalActor {
         let all = committed.iter_mut().filter_map(|WaitingRecord { append, .. }| {
             append.demands.take().filter(|_| !deleted.contains(&append.job))
         });
-        let all: Vec<JobDemands> = all.collect();
+        let all: Vec<JobDemands> = all.map(|demands| *demands).collect();
         if !all.is_empty() {
             self.env.router.send(RouterInput::Demands(all));
         }
