@@ -13,7 +13,7 @@ use super::id::StepIndex;
 use super::input::{Context, Input, Rejected};
 use super::job::Job;
 use super::json::Message;
-use super::limit::StepDemand;
+use super::limit::StepDemands;
 use super::origin::Origin;
 use super::state::JobState;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Decision {
     pub effects: Vec<Effect>,
     /// What the gate is told after the commit: what the job and its steps want of it, as far as
     /// that has changed.
-    pub demands: Vec<StepDemand>,
+    pub demands: StepDemands,
     /// The job's new state; `None`: it has not changed, and the job has not ended once more.
     pub state: Option<JobState>,
     /// The statuses of the steps that the entries affect (docs/how-to/read-statuses-by-sql.md).

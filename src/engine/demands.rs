@@ -8,8 +8,9 @@ use super::failure::fail_job;
 use super::id::StepIndex;
 use super::input::{Context, Rejected};
 use super::job::Job;
-use super::limit::{ClaimState, ClaimedPlace, Demand, StepClaim, StepDemand};
+use super::limit::{ClaimState, ClaimedPlace, Demand, StepClaim, StepDemands};
 use super::state::JobState;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Job {
@@ -21,7 +22,7 @@ impl Job {
 
     /// Returns the tickets of the claims that the job and its steps have at the gate. With each
     /// change of a claim its ticket changes.
-    pub(super) fn wanted_tickets(&self) -> Vec<(StepIndex, u64)> {
+    pub(super) fn wanted_tickets(&self) -> SmallVec<[(StepIndex, u64); 2]> {
         self.wanted_claims().map(|(step, claim)| (step, claim.ticket)).collect()
     }
 
@@ -77,7 +78,7 @@ impl Job {
 
     /// Returns the steps that want something else of the gate than when they had the tickets in
     /// `previous`.
-    pub(super) fn changed_demands(&self, previous: &[(StepIndex, u64)]) -> Vec<StepDemand> {
+    pub(super) fn changed_demands(&self, previous: &[(StepIndex, u64)]) -> StepDemands {
         let steps = previous.iter().map(|(step, _)| *step);
         let ended = steps.filter(|step| self.wanted_claim(*step).is_none());
         let changed = self

@@ -33,6 +33,7 @@ pub use class::EntranceId;
 use class::{Class, ClassIndex, ClassKey, Rank, SlotKey};
 use lobby::{Claimant, Lobby, WantedPlace};
 use place::{Limit, Place, Undecided};
+use smallvec::SmallVec;
 use sorted::{Keyed, SortedSet};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -250,7 +251,8 @@ impl Gate {
             key: place.key.clone().unwrap_or_default(),
             fair: place.fair.clone(),
         };
-        let mut places: Vec<WantedPlace> = demand.claim.places.iter().map(wanted).collect();
+        let mut places: SmallVec<[WantedPlace; 1]> =
+            demand.claim.places.iter().map(wanted).collect();
         if places.is_empty() {
             let limit = self.limit_index(&OPEN_LIMIT.into());
             places.push(WantedPlace { limit, key: Arc::default(), fair: None });
@@ -344,7 +346,7 @@ impl Gate {
                 return self.wait_for_time(place, now);
             };
             self.unpark(class);
-            let places: Vec<usize> = self.class(class).place_indices().collect();
+            let places: SmallVec<[usize; 2]> = self.class(class).place_indices().collect();
             match places.into_iter().find(|other| !self.has_room(*other, class, now)) {
                 Some(full_place) => {
                     if self.is_paused(full_place) {
@@ -485,7 +487,7 @@ impl Gate {
     /// Notes that the job of a step has told the gate what it wants since it was admitted.
     fn note_decided(&mut self, key: SlotKey) {
         let Some((class, since)) = self.undecided.remove(&key) else { return };
-        let places: Vec<usize> = self.class(class).place_indices().collect();
+        let places: SmallVec<[usize; 2]> = self.class(class).place_indices().collect();
         for index in places {
             if let Some(undecided) = self.place_mut(index).take_undecided(since, key) {
                 self.decided.push((index, undecided));
@@ -516,7 +518,7 @@ impl Gate {
     /// Puts a step into the queue of its class.
     fn enqueue(&mut self, class: usize, rank: Rank) {
         self.class_mut(class).queue.insert(rank);
-        let places: Vec<usize> = self.class(class).place_indices().collect();
+        let places: SmallVec<[usize; 2]> = self.class(class).place_indices().collect();
         for place in &places {
             let state = self.place_mut(*place);
             state.waiting += 1;
@@ -541,7 +543,7 @@ impl Gate {
         if self.class_mut(class).queue.remove(rank).is_none() {
             return;
         }
-        let places: Vec<usize> = self.class(class).place_indices().collect();
+        let places: SmallVec<[usize; 2]> = self.class(class).place_indices().collect();
         for place in places {
             self.place_mut(place).waiting -= 1;
             self.dirty.insert(place);
@@ -575,7 +577,7 @@ impl Gate {
 
     /// Changes how many steps hold the places of a class.
     fn change_held(&mut self, class: usize, change: i32) {
-        let places: Vec<usize> = self.class(class).place_indices().collect();
+        let places: SmallVec<[usize; 2]> = self.class(class).place_indices().collect();
         for index in places {
             let place = self.place_mut(index);
             place.held = place.held.saturating_add_signed(change);

@@ -5,6 +5,7 @@ use super::expression::Expression;
 use super::id::StepIndex;
 use super::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -189,6 +190,9 @@ impl Demand {
 
 /// What a step, or the job ([`StepIndex::JOB`]), wants of the gate from now on; `None`: nothing.
 pub type StepDemand = (StepIndex, Option<Demand>);
+
+/// What a decision wants of the gate: mostly that one step ends, and the next one begins.
+pub type StepDemands = SmallVec<[StepDemand; 2]>;
 
 /// How far the sending of messages has used up a rate, for the journal: the theoretical arrival
 /// time of the next message under a limit and key.

@@ -124,7 +124,7 @@ pub use job_limit::{JobLimit, Then};
 pub use json::{Json, Message};
 pub use limit::{
     ClaimState, ClaimedPlace, Demand, LimitDefinition, LimitSetting, Rate, RateMark, StepClaim,
-    StepDemand,
+    StepDemand, StepDemands,
 };
 pub use origin::{Origin, ParentItem};
 pub use queue_declaration::{

@@ -7,7 +7,7 @@ use engine::schedule::{Judgement, Ledger};
 use engine::{
     Admission, ClaimState, Context, Decision, Definition, Demand, Effect, Entry, FanOutEntry, Gate,
     Input, Job, JobEntry, JobId, Limits, Message, Millis, Operation, OperationError, Origin,
-    ParentItem, Reply, Schedule, Sender, StepDemand, StepEntry, StepIndex, StepState, Timestamp,
+    ParentItem, Reply, Schedule, Sender, StepDemands, StepEntry, StepIndex, StepState, Timestamp,
     UnreadReplies,
 };
 use serde_json::Value;
@@ -64,7 +64,7 @@ struct Firing {
 enum PendingEffect {
     Effect(Effect),
     /// What the job and its steps want of the gate from now on.
-    Demands(Vec<StepDemand>),
+    Demands(StepDemands),
 }
 
 /// A simulation of one test.

@@ -18,13 +18,14 @@ use bus::{
 };
 use engine::{
     ChildEnd, Control, ControlKey, Definition, Gate, GraphIndex, Input, Job, JobId, Message,
-    OperationRequest, Order, Origin, ParentItem, ScheduledSlot, StepDemand, Timestamp,
+    OperationRequest, Order, Origin, ParentItem, ScheduledSlot, StepDemands, Timestamp,
     TraceContext,
 };
 use journal::{
     CellRefill, JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredLedger,
     StoredOffset, StoredTrend,
 };
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -495,11 +496,14 @@ pub struct JobDemands {
     /// The graph of the definition that it runs.
     pub graph: GraphIndex,
     /// What the job and its steps want, as far as that has changed.
-    pub demands: Vec<StepDemand>,
+    pub demands: StepDemands,
     /// The spare places that the decision has taken. Those among them that steps still want are
     /// also in the demands.
-    pub taken: Vec<TakenPlace>,
+    pub taken: TakenPlaces,
 }
+
+/// The spare places that a decision has taken: mostly none or one.
+pub type TakenPlaces = SmallVec<[TakenPlace; 1]>;
 
 /// A spare place that a decision has taken. If it is dropped before the gate knows what became of
 /// it, the decision has come to nothing, and the gate is told that the place is free.

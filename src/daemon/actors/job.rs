@@ -51,7 +51,7 @@ use super::client_response::{ClientResponse, OperationResponse, RequestError, Re
 use super::due_timer::DueTimer;
 use super::inputs::{
     Append, ChildOrder, Inspection, JobInput, JournalInput, NewChild, Outgoing, PassivateRequest,
-    RouterInput, SupervisorInput, TakenPlace,
+    RouterInput, SupervisorInput, TakenPlaces,
 };
 use super::listed_state::{ListedState, SharedListedState};
 use super::mailbox::{Envelope, MailboxActor};
@@ -390,7 +390,7 @@ impl JobActor {
         mut decision: Decision,
         new_job: Option<NewJob>,
         mut outgoing: Vec<Outgoing>,
-        (marks, taken): (Vec<RateMark>, Vec<TakenPlace>),
+        (marks, taken): (Vec<RateMark>, TakenPlaces),
     ) {
         let now = decision.recorded.at;
         self.report_decision(&decision.recorded);

@@ -1,7 +1,7 @@
 //! The spare places of limits, as jobs take them. The gate hands them out, and a job that decides
 //! takes one; with the demands of its decision the gate is told what became of it.
 
-use super::inputs::{RouterInput, TakenPlace};
+use super::inputs::{RouterInput, TakenPlace, TakenPlaces};
 use super::mailbox::Mailbox;
 use engine::{SparePlaces, SpareSource};
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ impl SpareTable {
 pub(super) struct DecisionSpare<'a> {
     table: &'a SpareTable,
     router: &'a Mailbox<RouterInput>,
-    taken: RefCell<Vec<TakenPlace>>,
+    taken: RefCell<TakenPlaces>,
 }
 
 impl<'a> DecisionSpare<'a> {
@@ -45,7 +45,7 @@ impl<'a> DecisionSpare<'a> {
     }
 
     /// Returns what the decision has taken.
-    pub(super) fn into_taken(self) -> Vec<TakenPlace> {
+    pub(super) fn into_taken(self) -> TakenPlaces {
         self.taken.into_inner()
     }
 }

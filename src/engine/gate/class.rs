@@ -3,6 +3,7 @@
 use super::sorted::{Keyed, SortedSet};
 use crate::id::StepIndex;
 use crate::time::Timestamp;
+use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub struct EntranceId(pub u32);
 /// What tells a class from others: its places, each with the value of `fair`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ClassKey {
-    pub(super) places: Vec<(usize, Option<Arc<str>>)>,
+    pub(super) places: SmallVec<[(usize, Option<Arc<str>>); 1]>,
     /// Whether its steps hold their places already, and only wait for rates.
     pub(super) is_resend: bool,
 }

@@ -9,6 +9,7 @@ use super::class::{EntranceId, Rank, SlotKey};
 use crate::id::{JobId, StepIndex};
 use crate::limit::Demand;
 use crate::time::Timestamp;
+use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(super) struct Claimant {
     pub(super) id: JobId,
     pub(super) step: StepIndex,
     pub(super) demand: Demand,
-    pub(super) places: Vec<WantedPlace>,
+    pub(super) places: SmallVec<[WantedPlace; 1]>,
 }
 
 impl Claimant {

@@ -26,6 +26,9 @@ impl Gate {
 
     /// Returns the place of a limit with this key, which is created if it is new.
     pub(super) fn place_index(&mut self, limit: usize, key: &Arc<str>) -> usize {
+        if let Some(open_place) = self.limits[limit].open_place.filter(|_| key.is_empty()) {
+            return open_place;
+        }
         let place_key = (limit, key.clone());
         if let Some(index) = self.place_indices.get(&place_key) {
             return *index;

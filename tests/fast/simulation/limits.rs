@@ -8,7 +8,7 @@ use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use workflow_manager::actors::inputs::{JobDemands, JournalInput, RouterInput};
+use workflow_manager::actors::inputs::{JobDemands, JournalInput, RouterInput, TakenPlaces};
 use workflow_manager::actors::mailboxes::Mailboxes;
 use workflow_manager::engine::{
     ClaimState, Definition, Expression, Graph, Job, JobId, JobState, LimitDefinition, Millis, Rate,
@@ -318,8 +318,8 @@ pub(super) fn count_twice(recovered: &RecoveredJob) {
             number: recovered.number,
             definition: job.definition().clone(),
             graph: job.origin().graph,
-            demands: vec![counted],
-            taken: Vec::new(),
+            demands: [counted].into_iter().collect(),
+            taken: TakenPlaces::new(),
         };
         COUNTED_TWICE.with(|all| all.borrow_mut().push(counted));
     }

@@ -5,10 +5,10 @@ use super::JobActor;
 use super::lifecycle::Lifecycle;
 use super::spawn::JobStart;
 use crate::actors::call_check::{CallRefusal, RefusedCall};
-use crate::actors::inputs::{ANY_ROUND, JobInput, Outgoing, RouterInput, StopRequest};
+use crate::actors::inputs::{ANY_ROUND, JobInput, Outgoing, RouterInput, StopRequest, TakenPlaces};
 use crate::actors::spare_places::DecisionSpare;
 use engine::{
-    Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepDemand,
+    Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepDemands,
     StepIndex,
 };
 use journal::{NewJob, RecoveredJob};
@@ -100,7 +100,7 @@ impl JobActor {
         });
         // The gate may have admitted what the job has missed by its panic.
         let (job, buses) = (&recovered.job, &self.env.buses);
-        let demands: Vec<StepDemand> = job
+        let demands: StepDemands = job
             .demands_at_start()
             .into_iter()
             .map(|(step, demand)| {
@@ -112,7 +112,7 @@ impl JobActor {
             })
             .collect();
         self.resume(recovered.job, recovered.effects);
-        if let Some(demands) = self.job_demands(demands, Vec::new()) {
+        if let Some(demands) = self.job_demands(demands, TakenPlaces::new()) {
             self.env.router.send(RouterInput::Demands(vec![*demands]));
         }
         match abandon {
