@@ -68,6 +68,25 @@ fn counted(trends: &Value) -> usize {
 }
 
 #[test]
+fn a_stop_records_the_minute_that_has_not_ended() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let setup = || TestManager::with(WORKFLOWS).folder(folder.path()).echo(["a", "b"]);
+        let manager = setup().await;
+        run(&manager, "good", 2).await;
+        manager.stop().await;
+        let manager = setup().await;
+        let day = trends(&manager, "?span=24h").await;
+        assert_eq!((&day["total"]["completed"], &day["total"]["minutes"]), (&2.into(), &1.into()));
+        manager.stop().await;
+        let manager = setup().await;
+        let day = trends(&manager, "?span=24h").await;
+        assert_eq!(day["total"]["completed"], 2, "it is not counted again: {day}");
+        manager.stop().await;
+    });
+}
+
+#[test]
 fn a_restart_loses_nothing_that_was_recorded_and_leaves_a_gap() {
     let folder = tempfile::tempdir().expect("a folder");
     let setup = || TestManager::with(WORKFLOWS).folder(folder.path());
@@ -89,6 +108,9 @@ fn a_restart_loses_nothing_that_was_recorded_and_leaves_a_gap() {
         run(&manager, "good", 1).await;
         assert!(manager.is_active(job), "it waits");
         assert!(after.record_minute(second).await);
+        // What happens until the manager stops belongs to a minute that is recorded already.
+        run(&manager, "good", 1).await;
+        assert!(after.record_rest(second).await);
 
         let hour = trends(&manager, "").await;
         assert_eq!((hour["span"].as_str(), hour["bucketSeconds"].as_u64()), (Some("1h"), Some(60)));
@@ -97,14 +119,14 @@ fn a_restart_loses_nothing_that_was_recorded_and_leaves_a_gap() {
         assert_eq!((&early["created"], &early["completed"]), (&3.into(), &2.into()), "{early}");
         assert_eq!((&early["stepsCompleted"], &early["queued"]), (&4.into(), &1.into()), "{early}");
         assert!(early["stepP50"].as_u64() > Some(0) && early["stepP99"].as_u64() > Some(0));
-        assert_eq!((&late["created"], &late["completed"]), (&2.into(), &1.into()), "{late}");
+        assert_eq!((&late["created"], &late["completed"]), (&3.into(), &2.into()), "{late}");
         assert_eq!((&late["failed"], &late["stepsFailed"]), (&1.into(), &1.into()), "{late}");
         for span in ["24h", "7d"] {
             let longer = trends(&manager, &format!("?span={span}")).await;
             let (total, before) = (&longer["total"], &longer["before"]);
             let sum = |what: &str| total[what].as_u64().zip(before[what].as_u64());
             // The two minutes may be in two spans, but hardly are.
-            assert_eq!(sum("created"), Some((5, 0)), "{longer}");
+            assert_eq!(sum("created"), Some((6, 0)), "{longer}");
             assert_eq!(sum("minutes"), Some((2, 0)), "{longer}");
         }
         let waiting = trends(&manager, "?workflow=waiting").await;

@@ -31,7 +31,7 @@ use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
 use super::scheduler::{self, Scheduler, SchedulerEnv};
 use super::supervisor::{Supervisor, SupervisorEnv};
-use super::trends::TrendRecorder;
+use super::trends::{LastMinute, TrendRecorder};
 use crate::events::WebhookEnv;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -66,6 +66,8 @@ pub struct Manager {
     /// `None` if no other process can take the journal over.
     ownership: Option<Arc<Ownership>>,
     arbiters: Vec<Arbiter>,
+    /// `None` if no trends are recorded.
+    last_minute: Option<LastMinute>,
 }
 
 /// The threads on which the actors run.
@@ -242,10 +244,12 @@ pub fn start_on(
     }
     let handle = ManagerHandle::new(&core, &mailboxes, ownership.clone());
     // The last thread is the notifier's or a bus's. On the current thread, nothing is recorded.
-    if let Some(arbiter) = arbiters.last() {
-        arbiter.spawn(TrendRecorder::new(&core, &mailboxes, handle.clone()).run());
-    }
-    Ok(Manager { handle, core, mailboxes, stop_reasons, ownership, arbiters })
+    let last_minute = arbiters.last().map(|arbiter| {
+        let (last_minute, asked) = LastMinute::new();
+        arbiter.spawn(TrendRecorder::new(&core, &mailboxes, handle.clone()).run(asked));
+        last_minute
+    });
+    Ok(Manager { handle, core, mailboxes, stop_reasons, ownership, arbiters, last_minute })
 }
 
 /// Loads what operators have changed for a time, and deletes what has ended meanwhile.
@@ -450,11 +454,15 @@ impl Manager {
 
     /// Stops the manager cleanly, within the setting `shutdown.grace`. The next start resumes
     /// unfinished work, and a thread that does not end is detached.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.core.health.mark_stopping();
         faults::hit("manager::stop");
         let (grace, started) = (self.core.settings.shutdown.grace.0, clock::instant());
-        if tokio::time::timeout(grace, self.drain()).await.is_err() {
+        if let Some(last_minute) = self.last_minute.take() {
+            last_minute.record(grace).await;
+        }
+        let drain_timeout = grace.saturating_sub(started.elapsed());
+        if tokio::time::timeout(drain_timeout, self.drain()).await.is_err() {
             tracing::warn!(
                 grace_ms = Millis::from_duration(grace).0,
                 "not everything was finished within shutdown.grace: the next start resumes it"

@@ -4,8 +4,8 @@
 //! takeover and a clock that was set are nothing special. The figures of a minute are the
 //! difference of the metrics since the last minute that was stored. If a minute cannot be stored,
 //! it is a gap, and the next one counts what happened in it. (If only the answer to a commit was
-//! lost, that is counted twice.) A process that is killed loses at most the minute that had not
-//! ended.
+//! lost, that is counted twice.) A clean stop records what has happened since the last minute. A
+//! process that is killed loses at most the minute that had not ended.
 
 use super::buses::Buses;
 use super::inputs::{JournalInput, TrendWrite};
@@ -25,6 +25,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How long a stop waits for the last minute to be recorded.
+const LAST_MINUTE_MAX: Duration = Duration::from_secs(1);
+
+/// Asks the recorder of a manager for the last minute.
+pub(super) struct LastMinute(oneshot::Sender<oneshot::Sender<()>>);
+
+impl LastMinute {
+    /// Creates what asks a recorder, and what the recorder is asked by.
+    pub(super) fn new() -> (LastMinute, LastMinuteAsked) {
+        let (sender, receiver) = oneshot::channel();
+        (LastMinute(sender), receiver)
+    }
+
+    /// Has what happened since the last minute recorded, if that does not take long, and ends the
+    /// recorder. `timeout`: how long it may take at most.
+    pub(super) async fn record(self, timeout: Duration) {
+        let (recorded, answer) = oneshot::channel();
+        // An error means that the recorder has ended.
+        if self.0.send(recorded).is_ok() {
+            let _ = tokio::time::timeout(timeout.min(LAST_MINUTE_MAX), answer).await;
+        }
+    }
+}
+
+/// What a recorder is asked by for the last minute.
+pub(super) type LastMinuteAsked = oneshot::Receiver<oneshot::Sender<()>>;
 
 /// Records the trends of a manager.
 pub struct TrendRecorder {
@@ -53,23 +80,59 @@ impl TrendRecorder {
         }
     }
 
-    /// Records each minute at its end, until the task is dropped.
-    pub(super) async fn run(mut self) {
+    /// Records each minute at its end, until it is asked for the last one.
+    pub(super) async fn run(mut self, mut last_asked: LastMinuteAsked) {
         loop {
-            tokio::time::sleep(until_minute_end(clock::now())).await;
-            if !self.record_minute(ended_minute(clock::now())).await {
+            let end = tokio::time::sleep(until_minute_end(clock::now()));
+            let asked = tokio::select! {
+                () = end => None,
+                asked = &mut last_asked => Some(asked),
+            };
+            let start = ended_minute(clock::now());
+            let is_recorded = match &asked {
+                None => self.record_minute(start).await,
+                Some(Ok(_)) => self.record_rest(start).await,
+                // The manager is dropped, and has not stopped.
+                Some(Err(_)) => return,
+            };
+            if !is_recorded {
                 tracing::debug!("a minute is missing in the trends");
+            }
+            if asked.is_some() {
+                return;
             }
         }
     }
 
     /// Records the minute that begins at `start`. Returns whether it is stored.
     pub async fn record_minute(&mut self, start: Timestamp) -> bool {
-        let Some((workflows, buckets)) = self.load(start).await else { return false };
+        match self.load(start).await {
+            Some(loaded) => self.record(start, 1, loaded).await,
+            None => false,
+        }
+    }
+
+    /// Records what happened since the last minute was recorded, in the minute that begins at
+    /// `start`, which may be recorded already. Returns whether it is stored.
+    pub async fn record_rest(&mut self, start: Timestamp) -> bool {
+        let Some(loaded) = self.load(start).await else { return false };
+        let minute = loaded.1.get(&TrendSpan::Hour).and_then(|bucket| bucket.get(ALL_WORKFLOWS));
+        let is_counted = minute.is_some_and(|figures| figures.minutes > 0);
+        self.record(start, u64::from(!is_counted), loaded).await
+    }
+
+    /// Adds what happened since the last minute to what is loaded, and stores it. `minutes`: how
+    /// many minutes it counts as. Returns whether it is stored.
+    async fn record(
+        &mut self,
+        start: Timestamp,
+        minutes: u64,
+        (workflows, buckets): (BTreeSet<Arc<str>>, Buckets),
+    ) -> bool {
         let values = MetricValues::read(&self.metrics);
         let mut figures = values.since(&self.stored_values);
         self.add_depths(&mut figures).await;
-        figures.entry(ALL_WORKFLOWS.into()).or_default().minutes = 1;
+        figures.entry(ALL_WORKFLOWS.into()).or_default().minutes = minutes;
         let (workflows, forgotten) = self.select_workflows(workflows, &mut figures);
         let (stored, answer) = oneshot::channel();
         let trends = to_rows(start, buckets, &figures);
