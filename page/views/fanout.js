@@ -9,6 +9,7 @@ import { attached, css, scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { cells, countIn, ENDED_STATES, FAILED, grid, ITEM_STATES, itemWord, mapAt, nextIn } from '../lib/itemmap.js';
+import { reasonText } from '../lib/reason.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
@@ -486,7 +487,7 @@ class Fanout {
   #reasonPanel(figures) {
     const { data, error } = this.#reasons;
     return html`<div class="panel-title"><h2>Failed, by reason</h2>${data?.failedIsMinimum ? html`<span class="quiet small">of the first ${count(data.failed)}</span>` : nothing}</div>
-      ${figures.failed === 0 ? html`<p class="calm">No item has failed.</p>` : error && !data ? html`<p class="calm">${error instanceof Problem && error.notHere ? 'This manager does not group failures. The list below has each of them.' : shown(error.message)}</p>` : html`<ul class="reasons">${(data?.reasons ?? []).map((group) => html`<li><b class="failed-text">${count(group.count)}</b><span class="reason">${shown(group.reason)}</span><a href=${link(['job', group.job])}>item ${count(group.item)}</a></li>`)}</ul>`}`;
+      ${figures.failed === 0 ? html`<p class="calm">No item has failed.</p>` : error && !data ? html`<p class="calm">${error instanceof Problem && error.notHere ? 'This manager does not group failures. The list below has each of them.' : shown(error.message)}</p>` : html`<ul class="reasons">${(data?.reasons ?? []).map((group) => html`<li><b class="failed-text">${count(group.count)}</b><span class="reason" title=${plain(group.example ?? group.reason)}>${reasonText(group.count === 1 ? (group.example ?? group.reason) : group.reason)}</span><a href=${link(['job', group.job])}>item ${count(group.item)}</a></li>`)}</ul>`}`;
   }
 
   /** @param {Items} figures */

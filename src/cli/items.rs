@@ -42,10 +42,12 @@ struct ReasonsResponse {
     reasons: Vec<ReasonResponse>,
 }
 
-/// A group of items that failed for the same reason.
+/// A group of items whose reasons have the same pattern.
 #[derive(Deserialize)]
 struct ReasonResponse {
     reason: Text,
+    /// Why the first item of the group failed.
+    example: Option<Text>,
     count: u64,
     /// The index of the first item of the group.
     item: u64,
@@ -105,8 +107,10 @@ fn print_reasons(
         ("COUNT", ColumnRole::Key),
         ("REASON", ColumnRole::Long),
     ]);
-    for ReasonResponse { reason, count, item, job } in &response.reasons {
-        table.add_row([&**job, &item.to_string(), &count.to_string(), &**reason]);
+    for ReasonResponse { reason, example, count, item, job } in &response.reasons {
+        // What a single item says is shown whole.
+        let text = example.as_ref().filter(|_| *count == 1).unwrap_or(reason);
+        table.add_row([&**job, &item.to_string(), &count.to_string(), &**text]);
     }
     let entries = parse_list(&body, "reasons")?;
     Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(style, out)?;

@@ -453,6 +453,11 @@ impl FanOut {
         }
     }
 
+    /// Returns the items whose child jobs the job has ordered to retry.
+    pub fn retried_items(&self) -> impl Iterator<Item = u32> + '_ {
+        self.rounds.keys().copied()
+    }
+
     /// Marks the started child jobs without a result as active again, and counts a retry of each.
     pub(super) fn mark_restarted(&mut self) {
         let unfinished_children: Vec<u32> = self.unfinished_children().collect();

@@ -23,7 +23,7 @@ workflows:
 const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
 
 /// What is shown of a job that has ended. None of it depends on the time.
-const PATHS: [&str; 16] = [
+const PATHS: [&str; 17] = [
     "",
     "?view=light",
     "/step/first",
@@ -35,6 +35,7 @@ const PATHS: [&str; 16] = [
     "/why",
     "/step/each/items?format=map",
     "/step/each/items?format=times",
+    "/step/each/items?format=reasons",
     "?at=2",
     "?at=3&view=light",
     "?at=1000000",
@@ -124,6 +125,16 @@ async fn complete_items_but(api: &Api, count: usize, last: usize) {
     }
 }
 
+/// Waits until the cache has the job as it stays: its end is committed behind its last answer.
+async fn until_kept(api: &Api) {
+    let is_kept = async || {
+        let before = api.state().rebuilt_jobs.inserted();
+        api.get(&format!("/api/job/{ID}?view=light"), &[]).await;
+        api.state().rebuilt_jobs.inserted() == before
+    };
+    support::waits::until_async("the job is kept", is_kept).await;
+}
+
 /// Asserts that the first call of each of these paths inserts so many values into the cache, and
 /// the second none.
 async fn assert_kept(api: &Api, paths: &[(&str, u64)]) {
@@ -155,16 +166,11 @@ fn the_items_and_the_past_of_an_ended_job_are_read_once() {
         api.post_until_accepted(&format!("{job}/step/first"), &output).await;
         complete_items(&api, ITEMS).await;
         until_read_from_journal(&manager, &api, "completed").await;
-        // Its end is committed behind its last answer.
-        let settled = async || {
-            let before = api.state().rebuilt_jobs.inserted();
-            api.get(&format!("{job}?view=light"), &[]).await;
-            api.state().rebuilt_jobs.inserted() == before
-        };
-        support::waits::until_async("the job is kept", settled).await;
+        until_kept(&api).await;
         let kept = [
             ("/step/each/items?format=map", 1),
             ("/step/each/items?format=times", 1),
+            ("/step/each/items?format=reasons", 1),
             ("?at=700", 1),
             ("?at=700&view=light", 0),
             // The job after that entry is kept already, its attempts are not.
@@ -187,10 +193,40 @@ fn the_items_and_the_past_of_an_ended_job_are_read_once() {
         assert_same_answers(&manager, &api, &paths, "run again, and cancelled").await;
         let map = api.get(&format!("{job}/step/each/items?format=map"), &[]).await.body;
         assert_eq!(map.iter().filter(|byte| **byte != 0b1010_1010).count(), 125, "cut off");
-        assert_kept(&api, &[("?at=700", 0), (paths[0], 0), (paths[1], 0)]).await;
+        assert_kept(&api, &[("?at=700", 0), (paths[0], 0), (paths[1], 0), (paths[2], 0)]).await;
 
         api.request(actix_web::http::Method::DELETE, &format!("{job}?erase=true"), &[], "").await;
         assert_same_answers(&manager, &api, &paths, "erased").await;
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn the_items_of_a_step_that_failed_are_read_once() {
+    const ITEMS: usize = 1_000;
+    actix_rt::System::new().block_on(async {
+        let manager = TestManager::with(WORKFLOW).await;
+        let api = Api::new(&manager).await;
+        let job = format!("/api/job/{ID}");
+        let items: Vec<usize> = (0..ITEMS).collect();
+        api.create_job(&format!("two?id={ID}"), &long_message("some text")).await;
+        let output = json!({ "items": items }).to_string();
+        api.post_until_accepted(&format!("{job}/step/first"), &output).await;
+        complete_items_but(&api, ITEMS, 500).await;
+        let running = format!("{job}/children?step=each&state=running&limit=1");
+        let page = api.until(&running, |page| page["children"][0]["job"].is_string()).await;
+        let child = page["children"][0]["job"].as_str().expect("an id");
+        let path = format!("/api/job/{child}/step/work?type=error");
+        api.post_until_accepted(&path, r#"{"error":"no paper"}"#).await;
+        until_read_from_journal(&manager, &api, "completed").await;
+        api.until(&running, |page| page["children"] == json!([])).await;
+        until_kept(&api).await;
+        let paths = ["map", "times", "reasons"].map(|it| format!("/step/each/items?format={it}"));
+        let paths = paths.each_ref().map(String::as_str);
+        assert_kept(&api, &paths.map(|path| (path, 1))).await;
+        assert_same_answers(&manager, &api, &paths, "failed").await;
+        let reasons = api.get(&format!("{job}{}", paths[2]), &[]).await;
+        assert!(reasons.text().contains("no paper"), "{}", reasons.text());
         manager.stop().await;
     });
 }

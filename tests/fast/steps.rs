@@ -306,7 +306,7 @@ fn failed_items_are_grouped_by_their_reasons_the_most_frequent_first() {
         assert!(no_task.detail().ends_with("has no items: it runs no task"));
         api.post_until_accepted(&job("/step/first"), r#"{"items":[1,2,3,4,5,6]}"#).await;
         let ids = children(&api, 4).await;
-        for (at, error) in [(0, "no pen"), (1, "no ink"), (3, "no ink")] {
+        for (at, error) in [(0, "no pen"), (1, "no ink 17"), (3, "no ink 4")] {
             let body = json!({ "error": error }).to_string();
             api.post_until_accepted(&format!("/api/job/{}/step/work?type=error", ids[at]), &body)
                 .await;
@@ -316,7 +316,11 @@ fn failed_items_are_grouped_by_their_reasons_the_most_frequent_first() {
         let heads: Vec<_> = told.iter().map(|group| (&group["count"], &group["item"])).collect();
         assert_eq!(heads, [(&json!(2), &json!(1)), (&json!(1), &json!(0))], "{all}");
         assert_eq!(told[0]["job"], json!(ids[1]));
-        assert!(told[0]["reason"].as_str().is_some_and(|reason| reason.ends_with("no ink")));
+        let [many, one] = [&told[0], &told[1]];
+        assert_eq!((&many["reason"], &one["reason"]), (&json!("no ink #"), &json!("no pen")));
+        let example = many["example"].as_str().expect("a text");
+        assert!(example.ends_with(": no ink 17"), "{example}");
+        assert!(many["first"].as_str() < many["last"].as_str() && one["first"] == one["last"]);
     });
 }
 

@@ -5,7 +5,7 @@ use super::active_jobs;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, page_bytes, truncate};
-use super::rebuilt_jobs::{ItemsFormat, MANY_ITEMS};
+use super::rebuilt_jobs::{ItemsFormat, MANY_ITEMS, RebuiltJobs};
 use super::resolve::parse_job_id;
 use super::route::*;
 use super::step::find_step;
@@ -13,15 +13,18 @@ use super::step_items::{SettledItems, StepItems};
 use crate::api::state::ApiState;
 use crate::view::{ItemMap, ItemTimes, ItemsView};
 use actix_web::{HttpResponse, web};
+use base::times::Rfc3339Time;
 use bytes::Bytes;
 use engine::text::quote;
-use engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex, Timestamp};
+use engine::{FanOut, ItemState, Job, JobId, JobState, ReasonPattern, StepIndex, Timestamp};
 use journal::{
-    ChildCursor, ChildFilter, ItemRow, JournalError, ParentRecord, RecordVersion, Records,
+    ChildCursor, ChildFilter, ChildRow, ItemRow, JournalError, ParentRecord, RecordVersion,
+    Records, StoredJob,
 };
 use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -50,7 +53,7 @@ const GROUPED_PAGE_ROWS: u32 = 500;
 /// How many reasons a response shows: the most frequent ones.
 const REASONS_MAX: usize = 100;
 
-/// How many characters of a reason are compared and shown.
+/// How many characters of an example's reason are shown.
 const REASON_CHARS_MAX: usize = 200;
 
 /// Shows the items of a fan-out step in the requested format.
@@ -101,6 +104,22 @@ fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> 
     Ok(ItemsView::new(keys, counts, window))
 }
 
+/// What is shown of items by the rows of their child jobs alone.
+#[derive(Clone, Copy)]
+enum RowsFormat {
+    Map,
+    Times,
+}
+
+impl From<RowsFormat> for ItemsFormat {
+    fn from(format: RowsFormat) -> ItemsFormat {
+        match format {
+            RowsFormat::Map => ItemsFormat::Map,
+            RowsFormat::Times => ItemsFormat::Times,
+        }
+    }
+}
+
 /// Responds with a bit map of the states of all items: two bits for each item.
 async fn respond_map(
     api: &Arc<ApiState>,
@@ -117,7 +136,7 @@ async fn respond_map(
             .content_type(mime::APPLICATION_OCTET_STREAM)
             .body(map.into_bytes()));
     }
-    respond_from_journal(api, id, name, ItemsFormat::Map).await
+    respond_from_journal(api, id, name, RowsFormat::Map).await
 }
 
 /// Responds with the times at which the child job of each item began and ended.
@@ -132,8 +151,8 @@ async fn respond_times(
         Ok::<_, Problem>(StepItems::new(job, step, fan_out))
     });
     match inspection.await {
-        Some(items) => respond_from_rows(api, id, items?, None, ItemsFormat::Times).await,
-        None => respond_from_journal(api, id, name, ItemsFormat::Times).await,
+        Some(items) => respond_from_rows(api, id, items?, None, RowsFormat::Times).await,
+        None => respond_from_journal(api, id, name, RowsFormat::Times).await,
     }
 }
 
@@ -143,27 +162,50 @@ async fn respond_from_journal(
     api: &Arc<ApiState>,
     id: JobId,
     name: String,
-    format: ItemsFormat,
+    format: RowsFormat,
 ) -> Result<HttpResponse, Problem> {
     let jobs = api.rebuilt_jobs.clone();
     let read = reads::with_job(api, id, move |stored, response| {
-        let job = &stored.job;
-        let (step, fan_out) = find_fan_out(job, &name)?;
-        let items = StepItems::new(job, step, fan_out);
-        let is_cacheable = job.state().is_ended() && items.count >= MANY_ITEMS;
-        let version = is_cacheable.then(|| stored.version());
-        let cached = version.and_then(|version| jobs.find_items((id, step), format, version));
-        if let Some(bytes) = cached {
-            response.write_bytes(&bytes)?;
-            return Ok(None);
+        let (step, fan_out) = find_fan_out(&stored.job, &name)?;
+        match find_cached(&jobs, &stored, (step, fan_out), format.into()) {
+            CachedItems::Found(bytes) => {
+                response.write_bytes(&bytes)?;
+                Ok(None)
+            }
+            CachedItems::Missing(items, settled) => Ok(Some((items, settled))),
         }
-        let settled = version.map(|version| (version, SettledItems::new(&items, fan_out)));
-        Ok(Some((items, settled)))
     });
     match read.await? {
         (None, response) => Ok(response.into_response_with(mime::APPLICATION_OCTET_STREAM)),
         (Some((items, settled)), _) => respond_from_rows(api, id, items, settled, format).await,
     }
+}
+
+/// What the cache has of the items of a step.
+enum CachedItems {
+    Found(Bytes),
+    /// What the job says of them. If what is read may be cached: for which version of the record,
+    /// and what finds out whether no child job changes any more.
+    Missing(StepItems, Option<(RecordVersion, SettledItems)>),
+}
+
+/// Looks for what is cached of the items of a step of a job that no actor has.
+fn find_cached(
+    jobs: &RebuiltJobs,
+    stored: &StoredJob,
+    (step, fan_out): (StepIndex, &FanOut),
+    format: ItemsFormat,
+) -> CachedItems {
+    let job = &stored.job;
+    let items = StepItems::new(job, step, fan_out);
+    let is_cacheable = job.state().is_ended() && items.count >= MANY_ITEMS;
+    let version = is_cacheable.then(|| stored.version());
+    let cached = version.and_then(|version| jobs.find_items((job.id(), step), format, version));
+    if let Some(bytes) = cached {
+        return CachedItems::Found(bytes);
+    }
+    let settled = version.map(|version| (version, SettledItems::new(&items, fan_out)));
+    CachedItems::Missing(items, settled)
 }
 
 /// Responds with the map or the times of items from the rows of their child jobs: the job keeps
@@ -174,12 +216,12 @@ async fn respond_from_rows(
     id: JobId,
     items: StepItems,
     mut settled: Option<(RecordVersion, SettledItems)>,
-    format: ItemsFormat,
+    format: RowsFormat,
 ) -> Result<HttpResponse, Problem> {
     let jobs = api.rebuilt_jobs.clone();
     let bytes = match format {
-        ItemsFormat::Map => ItemMap::byte_len(items.count),
-        ItemsFormat::Times => ItemTimes::byte_len(items.count),
+        RowsFormat::Map => ItemMap::byte_len(items.count),
+        RowsFormat::Times => ItemTimes::byte_len(items.count),
     };
     let read = reads::write_response(api, bytes, move |reader, response| {
         let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
@@ -192,12 +234,12 @@ async fn respond_from_rows(
             })
         };
         let bytes: Bytes = match format {
-            ItemsFormat::Map => {
+            RowsFormat::Map => {
                 let mut map = ItemMap::new(items.count);
                 for_each(&mut |row| map.set(row.item, to_item_state(row, items.ended)))?;
                 map.into_bytes()
             }
-            ItemsFormat::Times => {
+            RowsFormat::Times => {
                 let mut times = ItemTimes::new(items.count, items.started);
                 for_each(&mut |row| times.set(row.item, row.created, row.ended))?;
                 times.into_bytes()
@@ -206,7 +248,7 @@ async fn respond_from_rows(
         .into();
         response.write_bytes(&bytes)?;
         if let Some((version, _)) = settled.filter(|(_, settled)| settled.are_all()) {
-            jobs.insert_items((id, items.step), format, version, bytes);
+            jobs.insert_items((id, items.step), format.into(), version, bytes);
         }
         Ok(())
     });
@@ -226,40 +268,115 @@ struct FailureReasonsView {
     reasons: Vec<FailureReasonView>,
 }
 
-/// The items that failed for one reason.
+/// The items whose reasons have one pattern.
 #[derive(Serialize, ToSchema)]
 #[schema(as = FailureReason)]
 struct FailureReasonView {
+    /// The pattern: the reason without ids, numbers, times and quoted values.
     reason: String,
     count: u32,
-    /// The first of these items, and its child job.
+    /// When the first and the last of them failed.
+    first: Rfc3339Time,
+    last: Rfc3339Time,
+    /// The first of these items in the list, its child job, and why that failed.
     item: u32,
     job: JobId,
+    example: String,
 }
 
-/// Responds with the failed items, grouped by reason.
+impl FailureReasonView {
+    /// Returns the group of one item.
+    fn from_row(pattern: &ReasonPattern, row: &ChildRow) -> FailureReasonView {
+        let ended = Rfc3339Time(row.ended.unwrap_or(row.created));
+        FailureReasonView {
+            reason: pattern.text().to_owned(),
+            count: 1,
+            first: ended,
+            last: ended,
+            item: row.item,
+            job: row.id,
+            example: truncate(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX),
+        }
+    }
+
+    /// Adds the group of one item.
+    fn add(&mut self, other: FailureReasonView) {
+        self.count += other.count;
+        self.first.0 = self.first.0.min(other.first.0);
+        self.last.0 = self.last.0.max(other.last.0);
+        if other.item < self.item {
+            (self.item, self.job, self.example) = (other.item, other.job, other.example);
+        }
+    }
+}
+
+/// Responds with the failed items, grouped by reason. Of a job that has ended they may be cached.
 async fn respond_reasons(
     api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
     let step_name = name.clone();
-    let find_end = move |job: &Job| {
-        find_step(job.graph(), job.id(), &step_name).map(|step| job.items_end(step))
-    };
-    let find_active_end = find_end.clone();
-    let inspection = active_jobs::inspect_job(api, id, move |job| find_active_end(job));
-    let step_ended = match inspection.await {
-        Some(step_ended) => step_ended?,
-        None => reads::with_job(api, id, move |stored, _| find_end(&stored.job)).await?.0,
-    };
+    let inspection = active_jobs::inspect_job(api, id, move |job| {
+        find_step(job.graph(), id, &step_name).map(|step| job.items_end(step))
+    });
+    if let Some(step_ended) = inspection.await {
+        return respond_reasons_from_rows(api, id, name, step_ended?, None).await;
+    }
+    let (jobs, step_name) = (api.rebuilt_jobs.clone(), name.clone());
+    let read = reads::with_job(api, id, move |stored, response| {
+        let job = &stored.job;
+        let step = find_step(job.graph(), id, &step_name)?;
+        let settled = match &job.step(step).fan_out {
+            Some(fan_out) => {
+                match find_cached(&jobs, &stored, (step, fan_out), ItemsFormat::Reasons) {
+                    CachedItems::Found(bytes) => {
+                        response.write_bytes(&bytes)?;
+                        return Ok(None);
+                    }
+                    CachedItems::Missing(_, settled) => settled,
+                }
+            }
+            None => None,
+        };
+        Ok(Some((job.items_end(step), settled)))
+    });
+    match read.await? {
+        (None, response) => Ok(response.into_response()),
+        (Some((step_ended, settled)), _) => {
+            respond_reasons_from_rows(api, id, name, step_ended, settled).await
+        }
+    }
+}
+
+/// Responds with the failed items of a step that ended at `step_ended`, from the rows of their
+/// child jobs. Caches them as [`respond_from_rows`] does.
+async fn respond_reasons_from_rows(
+    api: &Arc<ApiState>,
+    id: JobId,
+    name: String,
+    step_ended: Option<Timestamp>,
+    settled: Option<(RecordVersion, SettledItems)>,
+) -> Result<HttpResponse, Problem> {
+    let jobs = api.rebuilt_jobs.clone();
     let read = reads::respond(api, page_bytes(GROUPED_MAX), move |reader, response| {
         let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let step = find_step(parent.graph(), id, &name)?;
         if parent.graph().step(step).task.is_none() {
             return Err(no_items(&name, id));
         }
-        response.write_json(&group_reasons(reader, &parent, step, step_ended)?)
+        // What is settled before the reasons are read does not change while they are.
+        let settled_version = match settled {
+            Some((version, settled)) => settled.read(reader, &parent, step)?.then_some(version),
+            None => None,
+        };
+        let reasons = group_reasons(reader, &parent, step, step_ended)?;
+        let bytes = Bytes::from(serde_json::to_vec(&reasons).expect("names are texts"));
+        response.write_bytes(&bytes)?;
+        if let Some(version) = settled_version {
+            jobs.insert_items((id, step), ItemsFormat::Reasons, version, bytes);
+        }
+        Ok(())
     });
     read.await
 }
@@ -289,14 +406,13 @@ fn group_reasons(
                     continue;
                 }
                 failed += 1;
-                let reason = truncate(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
-                let group = groups.entry(reason.clone()).or_insert(FailureReasonView {
-                    reason,
-                    count: 0,
-                    item: row.item,
-                    job: row.id,
-                });
-                group.count += 1;
+                let reason = row.reason.as_deref().unwrap_or_default();
+                let pattern = ReasonPattern::from_reason(reason);
+                let one = FailureReasonView::from_row(&pattern, &row);
+                match groups.entry(one.reason.clone()) {
+                    Entry::Occupied(mut group) => group.get_mut().add(one),
+                    Entry::Vacant(group) => drop(group.insert(one)),
+                }
             }
             failed_is_minimum = has_more && failed == GROUPED_MAX;
             if !has_more || failed_is_minimum {

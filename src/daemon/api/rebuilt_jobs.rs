@@ -1,5 +1,5 @@
 //! Caches ended jobs that were rebuilt from long records, jobs as they were after an entry, the
-//! attempts of their steps, and the maps and times of their items. Each value has the version of
+//! attempts of their steps, and the maps, times and reasons of their items. Each value has the version of
 //! the record that it was derived from. It is used only for that version, which every read asks the
 //! journal for. So it cannot be stale, whatever happened to the job.
 
@@ -29,7 +29,7 @@ const REBUILD_LOCKS: usize = 16;
 /// in a few milliseconds.
 pub(super) const LONG_RECORD_ENTRIES: u64 = 1_000;
 
-/// The fewest items of a fan-out whose map and times are cached. Those of a smaller one are read in
+/// The fewest items of a fan-out whose map, times and reasons are cached. Those of a smaller one are read in
 /// a few milliseconds.
 pub(super) const MANY_ITEMS: u32 = 1_000;
 
@@ -70,6 +70,7 @@ enum Key {
 pub(super) enum ItemsFormat {
     Map,
     Times,
+    Reasons,
 }
 
 /// Which attempts of a step are meant: those of the whole record, or of its first entries.
@@ -138,7 +139,7 @@ struct CachedAttempts {
     _permit: Permit,
 }
 
-/// The map or the times of the items of a step, with the permit for their bytes.
+/// The map, the times or the reasons of the items of a step, with the permit for their bytes.
 struct CachedItems {
     bytes: Bytes,
     _permit: Permit,

@@ -3,7 +3,8 @@
 
 use crate::view::ItemMap;
 use engine::{FanOut, ItemState, Job, JobState, StepIndex, Timestamp};
-use journal::ItemRow;
+use journal::{ItemRow, JournalError, ParentRecord, Records};
+use std::collections::HashSet;
 
 /// What a job says of the items of a step.
 pub(super) struct StepItems {
@@ -35,6 +36,8 @@ pub(super) struct SettledItems {
     ended: Option<Timestamp>,
     /// The states of the items in the job; `None`: its step has completed, so all have ended.
     states: Option<ItemMap>,
+    /// The items whose child jobs the job has ordered to retry.
+    retried: HashSet<u32>,
     /// How many items have a child job, by the job.
     with_child: u32,
     settled: u32,
@@ -55,7 +58,19 @@ impl SettledItems {
             with_child: u32::try_from(with_child).unwrap_or(u32::MAX),
             settled: 0,
             states,
+            retried: fan_out.retried_items().collect(),
         }
+    }
+
+    /// Reads the child jobs. Returns whether those of all items are settled.
+    pub(super) fn read(
+        mut self,
+        reader: &dyn Records,
+        parent: &ParentRecord,
+        step: StepIndex,
+    ) -> Result<bool, JournalError> {
+        reader.for_each_item(parent, step, &mut |row| self.add(&row))?;
+        Ok(self.are_all())
     }
 
     /// Counts the newest child job of an item.
@@ -68,9 +83,11 @@ impl SettledItems {
             (ItemState::Waiting, _) | (_, None) => false,
             _ if row.created < self.started => false,
             (ItemState::Completed | ItemState::Failed, Some(_)) => true,
-            // The job does not know how it ended. It may be one that is to be retried, or halted.
+            // The job does not know how it ended. An order to retry may be on its way to it.
             (ItemState::Running, Some(ended)) => {
-                row.state == JobState::Completed || self.ended.is_some_and(|end| ended >= end)
+                row.state == JobState::Completed
+                    || !self.retried.contains(&row.item)
+                    || self.ended.is_some_and(|end| ended >= end)
             }
         };
         if is_settled && row.item < self.count {
@@ -91,11 +108,23 @@ mod tests {
     const STARTED: i64 = 100;
     const ENDED: i64 = 200;
 
-    /// Returns whether all items are settled, if the job has these states and the child jobs these
-    /// rows: the item, its state, when it was created and when it ended.
+    /// Returns whether all items are settled, if the job has these states, was to retry none of its
+    /// child jobs, and they have these rows: the item, its state, when it was created and when it
+    /// ended.
     fn are_settled(
         states: Option<&[ItemState]>,
         count: u32,
+        rows: &[(u32, JobState, i64, Option<i64>)],
+    ) -> bool {
+        are_settled_but(states, count, &[], rows)
+    }
+
+    /// Returns whether all items are settled, as [`are_settled`] does, if the job has ordered the
+    /// child jobs of some to retry.
+    fn are_settled_but(
+        states: Option<&[ItemState]>,
+        count: u32,
+        retried: &[u32],
         rows: &[(u32, JobState, i64, Option<i64>)],
     ) -> bool {
         let with_child = states.map_or(count as usize, |states| {
@@ -107,6 +136,7 @@ mod tests {
             ended: Some(Timestamp(ENDED)),
             with_child: u32::try_from(with_child).expect("few"),
             states: states.map(|states| states.iter().copied().collect()),
+            retried: retried.iter().copied().collect(),
             settled: 0,
         };
         for (item, state, created, ended) in rows.iter().copied() {
@@ -135,7 +165,11 @@ mod tests {
         assert!(with((1, Cancelled, 110, Some(ENDED))));
         assert!(with((1, Completed, 110, Some(150))), "its job had not learned of it");
         assert!(!with((1, Running, 110, None)), "it is to be halted");
-        assert!(!with((1, Failed, 110, Some(150))), "it may be one that is to be retried");
+        assert!(with((1, Failed, 110, Some(150))), "its job had not learned of it");
+        let failed = [(0, Completed, 110, Some(150)), (1, Failed, 110, Some(150))];
+        let are_settled_but = |retried| are_settled_but(Some(&states), 3, retried, &failed);
+        assert!(!are_settled_but(&[1]), "it may be one that is to be retried");
+        assert!(are_settled_but(&[0]), "another was to be retried");
         assert!(!with((2, Cancelled, 50, Some(60))), "the child job of item 1 is not there yet");
         let rows = [(0, Completed, 110, Some(150)), (1, Cancelled, 110, Some(210))];
         let earlier = (2, Cancelled, 50, Some(60));
