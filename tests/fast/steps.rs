@@ -317,7 +317,8 @@ fn failed_items_are_grouped_by_their_reasons_the_most_frequent_first() {
         assert_eq!(heads, [(&json!(2), &json!(1)), (&json!(1), &json!(0))], "{all}");
         assert_eq!(told[0]["job"], json!(ids[1]));
         let [many, one] = [&told[0], &told[1]];
-        assert_eq!((&many["reason"], &one["reason"]), (&json!("no ink #"), &json!("no pen")));
+        let reason = |what: &str| json!(format!("step \"work\": failed by hand: {what}"));
+        assert_eq!((&many["reason"], &one["reason"]), (&reason("no ink #"), &reason("no pen")));
         let example = many["example"].as_str().expect("a text");
         assert!(example.ends_with(": no ink 17"), "{example}");
         assert!(many["first"].as_str() < many["last"].as_str() && one["first"] == one["last"]);
