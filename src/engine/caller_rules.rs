@@ -155,6 +155,19 @@ mod tests {
     }
 
     #[test]
+    fn the_time_in_which_a_job_had_ended_does_not_count() {
+        let mut job = create_job();
+        assert_eq!(job.going_on_since(Timestamp(5)), Timestamp(5));
+        reply(&mut job, Reply::Error("{}".into()));
+        assert_eq!(job.going_on_since(Timestamp(5)), Timestamp(5));
+        let later = Context { now: Timestamp(70), ..context() };
+        let retried = job.handle_input(Input::from_request(Operation::Retry), &later);
+        retried.expect("the job has failed");
+        assert_eq!(job.going_on_since(Timestamp(5)), Timestamp(70));
+        assert_eq!(job.going_on_since(Timestamp(71)), Timestamp(71), "it began later");
+    }
+
+    #[test]
     fn only_the_caller_that_joins_after_the_end_is_answered_and_callers_can_be_limited() {
         let mut job = create_job();
         assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 0)]);

@@ -396,6 +396,7 @@ impl Job {
         self.failed_step = None;
         self.deadline = deadline;
         self.earlier_ends += 1;
+        self.reopened = Some(time);
         self.callers.mark_all_waiting();
         self.recount();
     }

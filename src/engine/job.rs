@@ -62,6 +62,8 @@ pub struct Job {
     pub(super) callers: Callers,
     /// How many times it has ended and been reopened.
     pub(super) earlier_ends: u32,
+    /// When it was reopened last; `None`: never.
+    pub(super) reopened: Option<Timestamp>,
     /// The size of the values that it holds, in bytes.
     pub(super) value_bytes: usize,
 }
@@ -104,6 +106,7 @@ impl Job {
             steps_left,
             callers: Callers::default(),
             earlier_ends: 0,
+            reopened: None,
             value_bytes,
         }
     }
@@ -201,6 +204,12 @@ impl Job {
     pub fn items_end(&self, step: StepIndex) -> Option<Timestamp> {
         let run = &self.steps[step.as_usize()];
         run.ended.or(self.ended)
+    }
+
+    /// Returns since when something has gone on that began at this time: since then, or since the
+    /// job was reopened. The time in which the job had ended does not count.
+    pub fn going_on_since(&self, begin: Timestamp) -> Timestamp {
+        self.reopened.map_or(begin, |reopened| reopened.max(begin))
     }
 
     /// Returns the status of a step (docs/how-to/read-statuses-by-sql.md).

@@ -262,7 +262,7 @@ impl JobActor {
     fn report_completed(&self, job: &Job, workflow: &str, step: StepIndex, now: Timestamp) {
         let (metrics, run) = (&self.env.metrics, job.step(step));
         let name = &*job.graph().step(step).name;
-        let elapsed_ns = run.started.map_or(0, |started| now.0 - started.0);
+        let elapsed_ns = run.started.map_or(0, |started| now.0 - job.going_on_since(started).0);
         let labels = [workflow, metrics.series.step_label(workflow, name)];
         metrics.replied.with_label_values(&labels).inc();
         metrics.step_duration.with_label_values(&labels).observe(elapsed_ns as f64 / SECOND_NS);
@@ -278,7 +278,7 @@ impl JobActor {
     fn report_end(&self, job: &Job, workflow: &str, now: Timestamp) {
         let metrics = &self.env.metrics;
         let state = job.state().as_str();
-        let elapsed_ns = now.0 - job.origin().created.0;
+        let elapsed_ns = now.0 - job.going_on_since(job.origin().created).0;
         if self.parent.is_some() {
             tracing::debug!(
                 job = %self.id,
