@@ -465,12 +465,37 @@ pub(super) fn describe_pause(
     control: &Control,
     format_time: impl Fn(Timestamp) -> String,
 ) -> String {
-    let Control { key, by, until, reason, .. } = control;
+    format!("{} is paused{}", control.key, describe_term(control, "resumed", format_time))
+}
+
+/// Returns the change of a limit, given by its full name.
+pub(super) fn find_change<'c>(controls: &'c [Control], limit: &str) -> Option<&'c Control> {
+    controls.iter().find(|control| {
+        control.key.kind == ControlKind::LimitChange && *control.key.full_name() == *limit
+    })
+}
+
+/// Describes the change of a limit in one clause.
+pub(super) fn describe_change(
+    control: &Control,
+    format_time: impl Fn(Timestamp) -> String,
+) -> String {
+    format!("the limit is changed{}", describe_term(control, "ended", format_time))
+}
+
+/// Describes who has changed something, until when and why. `ended`: what an operator does to end
+/// it.
+fn describe_term(
+    control: &Control,
+    ended: &str,
+    format_time: impl Fn(Timestamp) -> String,
+) -> String {
+    let Control { by, until, reason, .. } = control;
     let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
     let until = until.map_or_else(
-        || " until it is resumed".to_owned(),
+        || format!(" until it is {ended}"),
         |until| format!(" until {}", format_time(until)),
     );
     let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-    format!("{key} is paused{by}{until}{reason}")
+    format!("{by}{until}{reason}")
 }

@@ -12,7 +12,7 @@ use actix_web::{HttpResponse, web};
 use base::clock;
 use base::times::Rfc3339Time;
 use engine::text::{did_you_mean, quote};
-use engine::{Definition, Gate, LimitDefinition, LimitView, PlaceView};
+use engine::{Definition, Gate, LimitDefinition, LimitSetting, LimitView, PlaceView};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,15 +47,12 @@ struct LimitListView<'a> {
 struct LimitStateView<'a> {
     limit: &'a str,
     vhost: &'a str,
-    /// How many messages may be sent in each period, such as `100/s`.
+    /// What it allows now.
+    #[serde(flatten)]
+    allowed: AllowedView,
+    /// What its file says, if an operator has changed it for a time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    rate: Option<String>,
-    /// How many messages the rate lets through at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u32>,
-    /// How many steps may hold a place at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    concurrency: Option<u32>,
+    in_file: Option<AllowedView>,
     /// The expression that gives the key: the limit counts for each key by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
@@ -78,6 +75,31 @@ struct LimitStateView<'a> {
     /// reload.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
+}
+
+/// What a limit allows.
+#[derive(PartialEq, Serialize, ToSchema)]
+#[schema(as = Allowed)]
+struct AllowedView {
+    /// How many messages may be sent in each period, such as `100/s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<String>,
+    /// How many messages the rate lets through at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u32>,
+    /// How many steps may hold a place at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency: Option<u32>,
+}
+
+impl AllowedView {
+    fn from_setting(setting: LimitSetting) -> AllowedView {
+        AllowedView {
+            rate: setting.rate.map(|rate| rate.to_string()),
+            burst: setting.rate.map(|rate| rate.burst),
+            concurrency: setting.concurrency,
+        }
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -212,12 +234,13 @@ impl<'a> LimitStateView<'a> {
     fn new(state: &'a LimitView, defined: &'a DefinedLimit<'a>) -> LimitStateView<'a> {
         let LimitDefinition { name, key, fair, .. } = defined.definition;
         let is_keyed = key.is_some();
+        let allowed = AllowedView::from_setting(state.setting);
         LimitStateView {
             limit: name,
             vhost: defined.vhost,
-            rate: state.setting.rate.map(|rate| rate.to_string()),
-            burst: state.setting.rate.map(|rate| rate.burst),
-            concurrency: state.setting.concurrency,
+            in_file: Some(AllowedView::from_setting(defined.definition.setting()))
+                .filter(|file| *file != allowed),
+            allowed,
             key: key.as_ref().map(|key| key.text()),
             fair: fair.as_ref().map(|fair| fair.text()),
             paused: state.setting.is_paused,

@@ -290,7 +290,15 @@ async fn explain_claim(
     let now = clock::now();
     let inspect = move |gate: &Gate| gate.view_wait(number, step, now);
     let wait = active_jobs::inspect_gate(api, inspect).await.flatten();
-    wait.map_or_else(|| describe_claim(claim), |wait| describe_limit_wait(&wait, now))
+    let Some(wait) = wait else { return describe_claim(claim) };
+    let sentence = describe_limit_wait(&wait, now);
+    let controls = active_jobs::list_controls(api).await;
+    match controls::find_change(&controls, &wait.limit) {
+        Some(change) => {
+            format!("{sentence}; {}", controls::describe_change(change, format_rfc3339))
+        }
+        None => sentence,
+    }
 }
 
 /// Explains that a process that stands by does not know where the message of a step is. Returns

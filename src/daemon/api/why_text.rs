@@ -61,6 +61,10 @@ pub(super) fn describe_timeout(step: &Step, run: &StepRun) -> String {
     }
 }
 
+/// What a rate alone makes a step wait at least, so that it is said although holders are waited for
+/// too.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+
 /// Describes for which limit a step waits: what it allows, who holds it, who is before the step.
 pub(super) fn describe_limit_wait(wait: &WaitView, now: Timestamp) -> String {
     if let Some(keys_max) = wait.keys_max {
@@ -81,14 +85,17 @@ pub(super) fn describe_limit_wait(wait: &WaitView, now: Timestamp) -> String {
     }
     facts.extend(wait.setting.rate.map(|rate| rate.to_string()));
     facts.push(format!("{} before it", wait.before));
-    // Only of a rate alone it is known how long those before it take.
-    if let (Some(rate), None, false) =
-        (wait.setting.rate, wait.setting.concurrency, wait.setting.is_paused)
-    {
+    if let (Some(rate), false) = (wait.setting.rate, wait.setting.is_paused) {
         let first = wait.next.map_or(Duration::ZERO, |next| now.duration_until(next));
         let interval = Duration::from_nanos(rate.interval_ns().unsigned_abs());
         let others = interval.saturating_mul(u32::try_from(wait.before).unwrap_or(u32::MAX));
-        facts.push(format!("some {}", format_some(first.saturating_add(others))));
+        let by_rate = first.saturating_add(others);
+        // Only of a rate alone it is known how long those before it take.
+        if wait.setting.concurrency.is_none() {
+            facts.push(format!("some {}", format_some(by_rate)));
+        } else if by_rate >= LONG_WAIT {
+            facts.push(format!("at least {}", format_some(by_rate)));
+        }
     }
     let key =
         if wait.key.is_empty() { String::new() } else { format!(" for {}", quote(&wait.key)) };
