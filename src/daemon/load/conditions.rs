@@ -49,14 +49,12 @@ impl CompiledConditions {
             Ok(expression) => Some(expression.clone()),
             Err(error) => {
                 let (location, inner_location) = draft.locate_error(error);
-                report.add_error(
-                    location,
-                    format!(
-                        "the condition {}{inner_location}: {}",
-                        quote(&draft.text),
-                        error.message
-                    ),
-                );
+                let text = quote(&draft.text);
+                let what = match &*draft.key {
+                    "when" | "cancelWhen" => format!("the condition {text}"),
+                    key => format!("the expression {text} of {}", quote(key)),
+                };
+                report.add_error(location, format!("{what}{inner_location}: {}", error.message));
                 None
             }
         }

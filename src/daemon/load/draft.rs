@@ -98,9 +98,11 @@ pub(super) struct ColumnsDraft {
     pub(super) columns: Vec<(LocatedText, ConditionDraft)>,
 }
 
-/// A condition as it is written in the file.
+/// A condition, or another expression, as it is written in the file.
 #[derive(Debug)]
 pub(super) struct ConditionDraft {
+    /// The key whose value it is.
+    pub(super) key: String,
     pub(super) location: SourceLocation,
     pub(super) layout: ScalarLayout,
     pub(super) text: String,

@@ -118,6 +118,7 @@ pub(super) fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option
         report,
     )?;
     Some(ConditionDraft {
+        key: entry.key.text.clone(),
         location: entry.location(),
         layout: entry.value.layout,
         text: text.to_owned(),

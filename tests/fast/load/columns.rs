@@ -51,6 +51,7 @@ fn what_cannot_be_a_column_is_refused_with_the_remedy() {
         ("columns: { a: job }".to_owned(), "\"a\" gives an object"),
         ("columns: { a: steps.invoice.body }".to_owned(), "\"a\""),
         ("label: \"[job.x]\"".to_owned(), "\"label\" gives a list"),
+        ("label: job.x +".to_owned(), "the expression \"job.x +\" of \"label\": ends too early"),
         ("label: steps.ship.output.x".to_owned(), "did you mean \"Ship\"?"),
         ("lable: job.x".to_owned(), "did you mean \"label\"?"),
         ("column: { a: job.x }".to_owned(), "did you mean \"columns\"?"),
