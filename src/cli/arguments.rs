@@ -39,8 +39,8 @@ pub(super) use init::InitArguments;
 pub(super) use job_ref::JobRef;
 pub(super) use journal::{CopyArguments, JournalCommand};
 pub(super) use operate::{
-    ColumnsCommand, CompleteArguments, FilterArguments, OperateArguments, ReasonsArguments,
-    RedispatchArguments, SearchArguments, StepStatusFilter,
+    ColumnsCommand, CompleteArguments, FilterArguments, InboxArguments, OperateArguments,
+    ReasonsArguments, RedispatchArguments, SearchArguments, StepStatusFilter,
 };
 pub(super) use parts::{
     AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
@@ -168,6 +168,8 @@ pub(crate) enum ClientCommand {
     },
     /// Search jobs by workflow, state, status, id and time
     Search(SearchArguments),
+    /// List the steps that wait for people, those that have waited longest first
+    Inbox(InboxArguments),
     /// Tell why jobs and child jobs failed, the most frequent reasons first
     Reasons(ReasonsArguments),
     /// Cancel running or paused jobs; later replies are ignored

@@ -16,14 +16,55 @@ use std::io::Write;
 #[derive(Deserialize)]
 struct ControlResponse {
     kind: Text,
+    #[serde(default)]
+    bus: Option<Text>,
     name: Text,
     vhost: Text,
     rate: Option<Text>,
     concurrency: Option<u32>,
     until: Option<Text>,
+    reason: Option<Text>,
+}
+
+/// What operators have changed, as lists note it.
+#[derive(Default, Deserialize)]
+pub(super) struct ControlsResponse {
+    controls: Vec<ControlResponse>,
+}
+
+impl ControlsResponse {
+    /// Reads what is in force. A manager that stands by does not know it: its lists have no notes.
+    pub(super) fn read(client: &Client) -> ControlsResponse {
+        let body = client.get("/api/controls").ok();
+        body.and_then(|body| parse_response(&body).ok()).unwrap_or_default()
+    }
+
+    /// Returns the notes about a queue, a workflow or a limit. `kinds`: what controls of it are
+    /// called.
+    pub(super) fn notes(
+        &self,
+        kinds: &[&str],
+        (vhost, name): (&str, &str),
+        bus: Option<&str>,
+    ) -> Vec<String> {
+        let is_about = |control: &&ControlResponse| {
+            kinds.contains(&&*control.kind)
+                && (&*control.vhost, &*control.name) == (vhost, name)
+                && bus.is_none_or(|bus| control.bus.as_deref() == Some(bus))
+        };
+        self.controls.iter().filter(is_about).map(ControlResponse::note).collect()
+    }
 }
 
 impl ControlResponse {
+    /// Describes it beside what it is about.
+    fn note(&self) -> String {
+        let what = if self.is_pause() { "paused" } else { "changed" };
+        let until = self.until.as_ref().map_or_else(String::new, |until| format!(" until {until}"));
+        let reason = self.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        format!("{what}{until}{reason}")
+    }
+
     /// Describes what is in force.
     fn describe(&self) -> String {
         let until = self.until.as_ref().map_or_else(

@@ -13,6 +13,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         &[
             "jobs",
             "search",
+            "inbox",
             "reasons",
             "job",
             "step",

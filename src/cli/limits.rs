@@ -2,6 +2,7 @@
 
 use super::arguments::ListArguments;
 use super::client::Client;
+use super::controls::ControlsResponse;
 use super::error::ClientError;
 use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
@@ -20,17 +21,24 @@ struct LimitResponse {
     limit: Text,
     #[serde(default)]
     vhost: Text,
-    rate: Option<Text>,
-    burst: Option<u32>,
-    concurrency: Option<u32>,
-    #[serde(default, rename = "paused")]
-    is_paused: bool,
+    #[serde(flatten)]
+    allowed: AllowedResponse,
+    /// What the file says, if an operator has changed it.
+    in_file: Option<AllowedResponse>,
     waiting: u64,
     keys: Vec<KeyResponse>,
     #[serde(default)]
     used_by: Vec<Text>,
     #[serde(default, rename = "noLongerInFiles")]
     is_no_longer_in_files: bool,
+}
+
+/// What a limit allows.
+#[derive(Deserialize)]
+struct AllowedResponse {
+    rate: Option<Text>,
+    burst: Option<u32>,
+    concurrency: Option<u32>,
 }
 
 /// A key of a limit that is in use.
@@ -42,24 +50,29 @@ struct KeyResponse {
     next: Option<Text>,
 }
 
-impl LimitResponse {
-    /// Describes what the limit allows.
-    fn describe(&self) -> String {
-        let rate = self.rate.as_ref().map(|rate| match self.burst {
-            Some(burst) => format!("{rate}, burst {burst}"),
-            None => rate.to_string(),
-        });
-        let concurrency = self.concurrency.map(|max| format!("{max} at once"));
-        rate.into_iter().chain(concurrency).collect::<Vec<_>>().join("; ")
-    }
+/// Describes what a limit allows.
+fn describe(allowed: &AllowedResponse) -> String {
+    let rate = allowed.rate.as_ref().map(|rate| match allowed.burst {
+        Some(burst) => format!("{rate}, burst {burst}"),
+        None => rate.to_string(),
+    });
+    let concurrency = allowed.concurrency.map(|max| format!("{max} at once"));
+    rate.into_iter().chain(concurrency).collect::<Vec<_>>().join("; ")
+}
 
+impl LimitResponse {
     /// Describes what an operator should know about the limit. The text is empty if there is
     /// nothing.
-    fn note(&self) -> String {
-        let paused = self.is_paused.then_some("paused");
-        let old =
-            self.is_no_longer_in_files.then_some("no longer in the files: jobs under way use it");
-        paused.into_iter().chain(old).collect::<Vec<&str>>().join("; ")
+    fn note(&self, controls: &ControlsResponse) -> String {
+        let subject = (&*self.vhost, &*self.limit);
+        let mut notes = controls.notes(&["limitPause", "limitChange"], subject, None);
+        if let Some(file) = &self.in_file {
+            notes.push(format!("its file: {}", describe(file)));
+        }
+        if self.is_no_longer_in_files {
+            notes.push("no longer in the files: jobs under way use it".to_owned());
+        }
+        notes.join("; ")
     }
 }
 
@@ -76,7 +89,9 @@ pub(super) fn list_limits(
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let body = Client::new(&arguments.target)?.get("/api/limits")?;
+    let client = Client::new(&arguments.target)?;
+    let body = client.get("/api/limits")?;
+    let controls = ControlsResponse::read(&client);
     let now = clock::now();
     let mut table = Table::new(&[
         ("LIMIT", ColumnRole::Key),
@@ -97,7 +112,7 @@ pub(super) fn list_limits(
             table.add_row([
                 limit.limit.to_string(),
                 limit.vhost.to_string(),
-                limit.describe(),
+                describe(&limit.allowed),
                 key.key.as_ref().map_or_else(String::new, |key| key.to_string()),
                 key.held.to_string(),
                 key.waiting.to_string(),
@@ -107,9 +122,9 @@ pub(super) fn list_limits(
             ]);
         };
         if limit.keys.is_empty() {
-            add_row(&KeyResponse::default(), limit.note());
+            add_row(&KeyResponse::default(), limit.note(&controls));
         }
-        limit.keys.iter().for_each(|key| add_row(key, limit.note()));
+        limit.keys.iter().for_each(|key| add_row(key, limit.note(&controls)));
         let shown: u64 = limit.keys.iter().map(|key| key.waiting).sum();
         if shown < limit.waiting {
             let rest = KeyResponse { waiting: limit.waiting - shown, ..KeyResponse::default() };

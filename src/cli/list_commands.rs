@@ -2,6 +2,7 @@
 
 use super::arguments::ListArguments;
 use super::client::Client;
+use super::controls::ControlsResponse;
 use super::error::ClientError;
 use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
@@ -149,7 +150,9 @@ pub(super) fn list_workflows(
 ) -> Result<(), ClientError> {
     let mut query = vec![("all".to_owned(), "true".to_owned())];
     query.extend(stats_period.map(|period| ("stats".to_owned(), period.to_string())));
-    let body = Client::new(&arguments.target)?.query("/api/workflows", &query)?;
+    let client = Client::new(&arguments.target)?;
+    let body = client.query("/api/workflows", &query)?;
+    let controls = ControlsResponse::read(&client);
     let mut columns = vec![("WORKFLOW", ColumnRole::Key), ("RUNNING", ColumnRole::Plain)];
     if stats_period.is_some() {
         columns.extend(
@@ -162,17 +165,16 @@ pub(super) fn list_workflows(
     let mut table = Table::new(&columns);
     for row in parse_response::<Vec<WorkflowRowResponse>>(&body)? {
         let WorkflowRowResponse { vhost, name, job_count, is_loaded, stats } = row;
+        let mut notes = controls.notes(&["workflowPause"], (&vhost, &name), None);
         let name = if vhost.is_empty() { name.to_string() } else { format!("{vhost}/{name}") };
         let mut cells = vec![name, job_count.to_string()];
         if stats_period.is_some() {
             cells.extend(stats.map_or_else(Default::default, StatsResponse::into_cells));
         }
-        let note = if is_loaded == Some(false) {
-            "no longer in the files: it takes no new jobs"
-        } else {
-            ""
-        };
-        cells.push(note.to_owned());
+        if is_loaded == Some(false) {
+            notes.push("no longer in the files: it takes no new jobs".to_owned());
+        }
+        cells.push(notes.join("; "));
         table.add_row(cells);
     }
     let empty_text = "no workflow is loaded: name files with serve --workflows";
@@ -247,8 +249,19 @@ impl QueueResponse {
 
     /// Describes what an operator should know about the queue. The text is empty if there is
     /// nothing.
-    fn note(&self) -> String {
-        let state = match (&self.unknown, self.is_missing) {
+    fn note(&self, controls: &ControlsResponse) -> String {
+        let subject = (&*self.vhost, &*self.queue);
+        let mut notes = controls.notes(&["queuePause"], subject, Some(&self.bus));
+        notes.extend(Some(self.describe_state()).filter(|state| !state.is_empty()));
+        if self.is_no_longer_in_files {
+            notes.push("no longer in the files: jobs under way use it".to_owned());
+        }
+        notes.join("; ")
+    }
+
+    /// Describes what is unusual about the queue; empty if nothing is.
+    fn describe_state(&self) -> String {
+        match (&self.unknown, self.is_missing) {
             (Some(reason), _) => format!("unknown: {reason}"),
             (None, true) => {
                 "does not exist yet: it is declared before a message is sent".to_owned()
@@ -258,12 +271,7 @@ impl QueueResponse {
                 let worker_note = self.has_no_consumers().then_some("no worker");
                 full_note.into_iter().chain(worker_note).collect::<Vec<&str>>().join("; ")
             }
-        };
-        if !self.is_no_longer_in_files {
-            return state;
         }
-        let note = "no longer in the files: jobs under way use it";
-        if state.is_empty() { note.to_owned() } else { format!("{state}; {note}") }
     }
 }
 
@@ -282,7 +290,9 @@ pub(super) fn list_queues(
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let body = Client::new(&arguments.target)?.get("/api/queues")?;
+    let client = Client::new(&arguments.target)?;
+    let body = client.get("/api/queues")?;
+    let controls = ControlsResponse::read(&client);
     let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let mut table = Table::new(&[
         ("QUEUE", ColumnRole::Key),
@@ -309,7 +319,7 @@ pub(super) fn list_queues(
             format_number(queue.messages),
             format_number(queue.unacknowledged),
             format_number(queue.consumers),
-            queue.note(),
+            queue.note(&controls),
             queue.format_steps(),
         ]);
         entries.push(entry);

@@ -22,6 +22,7 @@ mod follow;
 mod groups;
 mod health;
 mod history;
+mod inbox;
 mod init;
 mod items;
 mod job;
@@ -184,6 +185,7 @@ fn run_client_command(
         ClientCommand::Why { id, client } => operate::explain_job(&id, &client, out)?,
         ClientCommand::Reload { client } => operate::reload(&client, out)?,
         ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
+        ClientCommand::Inbox(arguments) => inbox::list_inbox(&arguments, out)?,
         ClientCommand::Reasons(arguments) => reasons::list_reasons(&arguments, out)?,
         ClientCommand::Cancel(jobs) => return operate::operate("cancel", &[], &jobs, out),
         ClientCommand::Pause(PauseArguments { jobs, subject }) => match subject {

@@ -10,6 +10,7 @@ use super::responses::{parse_list, parse_response};
 use super::screen::print_json;
 use super::table::{ColumnRole, Table};
 use super::text::Text;
+use engine::text::did_you_mean;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::io::Write;
@@ -221,8 +222,12 @@ fn show_schedule(
 ) -> Result<(), ClientError> {
     let body = client.get("/api/schedules")?;
     let vhost = arguments.vhost.as_deref().unwrap_or_default();
+    let mut names = Vec::new();
     for entry in parse_list(&body, "schedules")? {
         let schedule: ScheduleResponse = parse_response(entry.get())?;
+        if schedule.vhost.raw() == vhost {
+            names.push(schedule.name.raw().to_owned());
+        }
         if schedule.name.raw() != arguments.name || schedule.vhost.raw() != vhost {
             continue;
         }
@@ -267,6 +272,7 @@ fn show_schedule(
         let empty_text = "no slot was judged yet";
         return Listing { body: entry.get(), entries, table, empty_text }.print(style, out);
     }
+    let hint = did_you_mean(&arguments.name, names.iter().map(String::as_str));
     let name = Text::new(&arguments.name);
-    Err(ClientError::Refused(format!("there is no schedule {name}: `schedules` lists them")))
+    Err(ClientError::Refused(format!("there is no schedule {name}{hint}: `schedules` lists them")))
 }

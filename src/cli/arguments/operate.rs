@@ -62,6 +62,19 @@ pub(crate) enum ColumnsCommand {
     },
 }
 
+/// Arguments of `inbox`.
+#[derive(Args, Debug)]
+pub(crate) struct InboxArguments {
+    /// Only steps of this workflow: NAME or VHOST/NAME
+    #[arg(long)]
+    pub(crate) workflow: Option<String>,
+    /// How many jobs are listed at most, each with its steps: 1 to 1000
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) list: ListArguments,
+}
+
 /// Arguments of `reasons`.
 #[derive(Args, Debug)]
 pub(crate) struct ReasonsArguments {

@@ -121,6 +121,39 @@ workflows:
 }
 
 #[test]
+fn the_inbox_lists_what_waits_for_people() {
+    let workflows = "
+workflows:
+  - name: expenses
+    label: '\"Expense of \" + job.who'
+    columns: { cents: job.cents }
+    steps: [ { name: approve, external: true } ]
+";
+    let daemon = Setup::new("", workflows).start();
+    assert_eq!(printed(&daemon, &["inbox"]), "no step waits for a person\n");
+    let ids = [(4, "Ada"), (5, "Bob")].map(|(cents, who)| {
+        daemon.api.create("expenses", &json!({ "who": who, "cents": cents }).to_string())
+    });
+    let csv = eventually("both wait", || {
+        let csv = printed(&daemon, &["inbox", "--workflow", "expenses", "-o", "csv"]);
+        when(csv.lines().count() == 3, csv.clone())?;
+        Ok::<_, String>(csv)
+    });
+    assert!(csv.starts_with("job,workflow,step,status,waits since,label,columns\n"), "{csv}");
+    for (id, told) in ids.iter().zip(["Expense of Ada,cents=4", "Expense of Bob,cents=5"]) {
+        let row = csv.lines().find(|line| line.starts_with(&id.to_string())).expect("a row");
+        assert!(row.contains(",expenses,approve,") && row.ends_with(told), "{row}");
+    }
+    let table = printed(&daemon, &["inbox", "--limit", "1"]);
+    assert!(table.contains("… 1 more") && table.contains("complete JOB STEP"), "{table}");
+    printed(&daemon, &["complete", &ids[0].to_string(), "approve"]);
+    eventually("one waits", || {
+        let names = printed(&daemon, &["inbox", "-o", "name"]);
+        when(names == format!("{}\n", ids[1]), names)
+    });
+}
+
+#[test]
 fn operations_say_why_they_are_asked_for() {
     let daemon = start();
     let id = daemon.api.create("signed", "{}").to_string();

@@ -41,6 +41,11 @@ fn pauses_begin_say_why_and_end() {
         Ok::<_, String>(why)
     });
     assert!(why.contains("paused"), "{why}");
+    for list in ["queues", "workflows", "limits"] {
+        let table = printed(&daemon, &[list, "-o", "wide"]);
+        let noted = table.lines().filter(|line| line.contains("paused until 20"));
+        assert_eq!(noted.filter(|line| line.contains(": bank is down")).count(), 1, "{table}");
+    }
     for (subject, name) in [("queue", "price"), ("workflow", "orders"), ("limit", "bank")] {
         let resumed = printed(&daemon, &["resume", subject, name]);
         assert_eq!(resumed, format!("{subject} {name} is not paused any more\n"));
@@ -82,10 +87,19 @@ fn a_limit_allows_something_else_for_a_time() {
     assert!(changed.starts_with("limit bank allows 20/s and 2 at once until "), "{changed}");
     let limits = printed(&daemon, &["limits"]);
     assert!(limits.contains("20/s") && limits.contains("2 at once"), "{limits}");
+    assert!(limits.contains("changed until 20") && limits.contains(": slow; its file: 100/s"));
+    // Two of the queue's messages are with a worker; who waits is told why it takes so long.
+    let jobs = [(); 3].map(|()| daemon.api.create("orders", "{}").to_string());
+    eventually("why names the change", || {
+        let why = printed(&daemon, &["why", &jobs[2]]);
+        let is_told = why.contains("2 of 2 held") && why.contains("; the limit is changed until");
+        when(is_told && why.contains(": slow"), why)
+    });
     let ended = printed(&daemon, &["limit", "bank", "--end"]);
     assert_eq!(ended, "limit bank allows again what its file says\n");
     let limits = printed(&daemon, &["limits"]);
     assert!(limits.contains("100/s") && limits.contains("5 at once"), "{limits}");
+    assert!(!limits.contains("changed") && !limits.contains("its file"), "{limits}");
     let forever = printed(&daemon, &["limit", "bank", "--rate", "1/m"]);
     assert_eq!(forever, "limit bank allows 1/m until it is ended\n");
     for (wrong, code, said) in [
@@ -132,6 +146,7 @@ fn schedules_are_listed_shown_triggered_and_paused() {
     for (wrong, code, said) in [
         (&["schedule", "yearly", "resume"][..], 1, "is not paused"),
         (&["schedule", "nightly"], 1, "no schedule nightly"),
+        (&["schedule", "yaerly"], 1, "did you mean \"yearly\"?"),
         (&["schedule", "nightly", "trigger"], 1, "unknown schedule"),
         (&["schedule", "yearly", "start"], 2, "trigger"),
         (&["schedule", "yearly", "backfill"], 2, "--from"),
