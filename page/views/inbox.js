@@ -89,6 +89,13 @@ const canNotify = () => 'Notification' in globalThis && isSecureContext;
 /** Which item of which task a child job is for. @param {Letter} letter */
 const placeOf = ({ task, item }) => (task === undefined ? nothing : html` <span class="letter-item">${shown(task)} ${count(item)}</span>`);
 
+/** The columns of its workflow, in one line: they tell steps apart that are called alike. @param {Letter} letter */
+function columnsOf({ columns = {} }) {
+  const all = Object.entries(columns).map(([name, value]) => ({ name, value: String(value) }));
+  if (!all.length) return nothing;
+  return html`<span class="quiet letter-columns" title=${plain(all.map(({ name, value }) => `${name} ${value}`).join(' · '))}>${all.map(({ name, value }, index) => html`${index ? ' · ' : ''}${shown(name)} <b>${shown(value)}</b>`)}</span>`;
+}
+
 /** @param {Letter} letter */
 const letterLink = (letter) => link(['inbox'], { job: letter.job, step: letter.step });
 
@@ -182,7 +189,7 @@ class InboxView {
   #row(letter) {
     const { workflow, step, job, root, label, since } = letter;
     const chosen = this.#route.query.get('job') === job && this.#route.query.get('step') === step;
-    return html`<li data-row=${letter.key}><a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step)}</b> <span class="quiet">${shown(workflow)}${placeOf(letter)}</span></span><span class="quiet" title=${since}>${span(Date.now() - millis(since))}</span><span class="quiet letter-job">${named(label, root ?? job)}</span></a></li>`;
+    return html`<li data-row=${letter.key}><a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step)}</b> <span class="quiet">${shown(workflow)}${placeOf(letter)}</span></span><span class="quiet" title=${since}>${span(Date.now() - millis(since))}</span><span class="quiet letter-job">${named(label, root ?? job)}</span>${columnsOf(letter)}</a></li>`;
   }
 
   /** @param {Letter[]} letters */

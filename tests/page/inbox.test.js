@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { axe, on, open } from './browser.js';
-import { APPLICATIONS, ODD, start } from './manager.js';
+import { APPLICATIONS, LABELLED, ODD, start } from './manager.js';
 import { application } from './shop.js';
 
 /** @type {import('playwright-core').Browser} */
@@ -76,6 +76,31 @@ test('what waits for people, the longest first, and decided beside what was give
   }, { expected: /422/ });
 });
 
+test('the columns of its workflow tell a step from others that are called alike', async () => {
+  const labelled = await start({ workflows: [LABELLED] });
+  try {
+    for (const order of [4711, 4712]) await labelled.create('parcels', { title: 'Parcel', order, customer: `Ada ${'Lovelace '.repeat(12)}` });
+    await labelled.create('parcels', { title: 'Nothing else' });
+    for (const viewport of [{ width: 1280, height: 800 }, { width: 390, height: 844 }]) {
+      await on(browser, labelled, async ({ page, go }) => {
+        await go('#/inbox');
+        await has(page, 3);
+        const columns = page.locator('.letter-columns');
+        assert.equal(await columns.count(), 2);
+        assert.match(await columns.first().innerText(), /order 4711/);
+        assert.match(await columns.last().innerText(), /order 4712/);
+        assert.match((await columns.first().getAttribute('title')) ?? '', /order 4711/);
+        // Long ones end with …, in one line.
+        assert.deepEqual(await columns.first().evaluate((one) => [one.scrollWidth > one.clientWidth, getComputedStyle(one).textOverflow, one.clientHeight < 30]), [true, 'ellipsis', true]);
+        assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth), 0);
+        assert.deepEqual(await axe(page), []);
+      }, { viewport });
+    }
+  } finally {
+    await labelled.stop();
+  }
+});
+
 test('a new one is told by the browser if one wants that, and it leads there', async () => {
   await on(browser, manager, async ({ page, go }) => {
     await page.addInitScript(() => {
@@ -126,7 +151,7 @@ test('a new one is told by the browser if one wants that, and it leads there', a
 });
 
 test('a token that may only look decides nothing', async () => {
-  const secret = (/** @type {string} */ name) => `${name}-${'x'.repeat(40)}`;
+  const secret = (/** @type {string} */ name) => `${name}-${'x'.repeat(12)}`;
   const guarded = await start({ workflows: [ODD], settings: { HTTP__TOKEN: secret('root'), HTTP__TOKENS__LOOKER__TOKEN: secret('looker'), HTTP__TOKENS__LOOKER__SCOPE: 'read' } });
   try {
     const id = await guarded.create('short', { go: true });
