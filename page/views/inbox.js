@@ -254,6 +254,8 @@ class Panel {
   #reason = '';
   #problem = '';
   #busy = false;
+  /** It was to be completed without a status. */
+  #asked = false;
 
   /**
    * @param {Letter} letter
@@ -279,9 +281,28 @@ class Panel {
     return statusKey ? `{\n  ${JSON.stringify(statusKey)}: ${JSON.stringify(word)}\n}` : '{}';
   }
 
+  /** Whether the status is to be chosen yet. What is no JSON object is for the manager to refuse. */
+  #unchosen() {
+    const { statusKey, statuses } = this.#letter;
+    if (!statusKey || !statuses?.length) return false;
+    try {
+      const output = JSON.parse(this.#text);
+      return output !== null && typeof output === 'object' && !Array.isArray(output) && (!Object.hasOwn(output, statusKey) || output[statusKey] === '');
+    } catch {
+      return false;
+    }
+  }
+
   /** @param {'result' | 'error'} type */
   async #send(type) {
     const { step, job } = this.#letter;
+    this.#asked = type === 'result' && this.#unchosen();
+    if (this.#asked) {
+      this.#problem = '';
+      redraw();
+      /** @type {HTMLElement | null} */ (document.querySelector('.inbox-form .choices button'))?.focus();
+      return;
+    }
     this.#busy = true;
     this.#problem = '';
     redraw();
@@ -303,15 +324,17 @@ class Panel {
     const { workflow, step, job, root, label, since, statusKey, statuses } = this.#letter;
     // The first word is the one that it has while it waits.
     const words = (statusKey ? statuses?.slice(1) : undefined) ?? [];
+    const missing = this.#asked && this.#unchosen();
     return html`<section class="panel inbox-panel" aria-label="Decision">
       <header class="panel-head"><div class="step-title"><h2>${shown(step)}</h2><span class="quiet">${shown(workflow)}</span></div><span class="space"></span><a class="button small" href=${link(['job', job], { step })}>${label === undefined || root ? html`Job ${shown(shortId(job))}` : named(label, job)}</a></header>
       <p class="step-line quiet">waits since ${moment(since)}${root ? html`, ${placeOf(this.#letter)} of <a href=${link(['job', root])}>${named(label, root)}</a>` : nothing}</p>
       <div class="tab-body"><h3>What it was given</h3>${this.#input.template()}
         <details class="why-more" @toggle=${() => { this.#message ??= new Payload(['job', job, 'message'], { name: 'message', none: 'The job has no message.' }); redraw(); }}><summary>The job’s message</summary>${this.#message?.template() ?? nothing}</details></div>
       ${!waits ? html`<p class="calm">It does not wait any more.</p>` : !may() ? html`<p class="calm">Your token may look, and not decide.</p>` : html`<form class="dialog-form inbox-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#send('result'); }}>
-        ${words.length ? html`<div class="choices" role="group" aria-label="Status">${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === this.#output(word) ? 'true' : 'false'} @click=${() => { this.#text = this.#output(word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
+        ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'inbox-missing' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === this.#output(word) ? 'true' : 'false'} @click=${() => { this.#text = this.#output(word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
+        ${missing ? html`<p class="problem" id="inbox-missing" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(statusKey)}</code> is empty.</span></p>` : nothing}
         <label class="label" for="inbox-output">Output, a JSON object</label>
-        <textarea id="inbox-output" class="field code-field" rows="4" spellcheck="false" required .value=${this.#text} @input=${(/** @type {InputEvent} */ event) => { this.#text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
+        <textarea id="inbox-output" class="field code-field" rows="3" spellcheck="false" required .value=${this.#text} @input=${(/** @type {InputEvent} */ event) => { this.#text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
         ${whyField((text) => { this.#reason = text; })}
         ${this.#problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(this.#problem)}</span></p>` : nothing}
         <footer class="dialog-foot"><button type="button" class="button" ?disabled=${this.#busy} @click=${() => this.#send('error')}>Fail it</button><button class="button primary" ?disabled=${this.#busy}>Complete it</button></footer>
