@@ -39,6 +39,36 @@ function matchAt(pattern, text, at) {
   return pattern.exec(text)?.[0] ?? '';
 }
 
+/** An escape as it is read from left to right: two halves of a sign, one sign, or any other. */
+const ESCAPE = /\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|\\u([0-9a-f]{4})|\\./gis;
+/** What can be seen, and cannot end the string or begin an escape. Spaces, controls and marks of direction are none of these. */
+const SEEN = /^(?!["\\\u2800]|\p{Default_Ignorable_Code_Point})[\p{L}\p{N}\p{P}\p{S}]$/u;
+/** It is drawn over what is before it: it has to be a letter. */
+const MARK = /^(?!\p{Default_Ignorable_Code_Point})\p{M}$/u;
+const BEFORE_MARK = /[\p{L}\p{M}]$/u;
+
+/**
+ * A string as it is read: signs that were written as \uXXXX only because a client writes ASCII stand there themselves. All other escapes stay.
+ * @param {string} text
+ */
+export function readable(text) {
+  if (!text.includes('\\u')) return text;
+  let result = '';
+  let done = 0;
+  /** Where the last escape ends that stayed. */
+  let kept = -1;
+  for (const found of text.matchAll(ESCAPE)) {
+    const [escape, high, low, one] = found;
+    result += text.slice(done, found.index);
+    done = found.index + escape.length;
+    const sign = high ? String.fromCharCode(parseInt(high, 16), parseInt(low, 16)) : one ? String.fromCharCode(parseInt(one, 16)) : '';
+    const seen = SEEN.test(sign) || (MARK.test(sign) && kept !== found.index && BEFORE_MARK.test(result.slice(-2)));
+    result += seen ? sign : escape;
+    if (!seen) kept = done;
+  }
+  return result + text.slice(done);
+}
+
 /**
  * The tokens of a text, which may be cut off or be no JSON at all: nothing of it is lost but white space between tokens.
  * @param {string} text

@@ -5,7 +5,7 @@ import { download, Problem, raw } from '../lib/api.js';
 import { copied, messageOf, tell } from '../lib/app.js';
 import { css } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
-import { lines } from '../lib/json.js';
+import { lines, readable } from '../lib/json.js';
 import { redraw } from '../lib/redraw.js';
 import { Rows } from '../lib/rows.js';
 import { Source } from '../lib/source.js';
@@ -22,9 +22,12 @@ const LONG_VALUE = 3000;
 
 /** @typedef {{ text: string, size: number, whole: boolean, lines: Line[] }} Loaded */
 
-/** @param {string} text */
-function lineOf(text) {
-  return text.length > LONG_VALUE ? html`${shown(text.slice(0, LONG_VALUE))}<span class="cut">… ${count(text.length - LONG_VALUE)} more signs</span>` : shown(text);
+/**
+ * @param {string} text
+ * @param {(part: string) => string} [as] how a part of it is read
+ */
+function lineOf(text, as = (part) => part) {
+  return text.length > LONG_VALUE ? html`${shown(as(text.slice(0, LONG_VALUE)))}<span class="cut">… ${count(text.length - LONG_VALUE)} more signs</span>` : shown(as(text));
 }
 
 /**
@@ -32,7 +35,7 @@ function lineOf(text) {
  * @param {number} number
  */
 function lineTemplate(line, number) {
-  return html`<div class="code-line" ${css({ '--indent': line.indent })}><span class="code-number" aria-hidden="true">${number + 1}</span><span class="code-text">${line.tokens.map((token) => html`<span class="t-${token.kind}">${lineOf(token.text)}</span>${token.text === ',' || token.text === ':' ? ' ' : nothing}`)}</span></div>`;
+  return html`<div class="code-line" ${css({ '--indent': line.indent })}><span class="code-number" aria-hidden="true">${number + 1}</span><span class="code-text">${line.tokens.map((token) => html`<span class="t-${token.kind}">${lineOf(token.text, token.kind === 'string' || token.kind === 'key' ? readable : undefined)}</span>${token.text === ',' || token.text === ':' ? ' ' : nothing}`)}</span></div>`;
 }
 
 /**

@@ -12,7 +12,7 @@ import { diff, folded } from '../../page/lib/diff.js';
 import { eventReader } from '../../page/lib/events.js';
 import { after, compare, END, graphOf, START } from '../../page/lib/graph.js';
 import { cells, COMPLETED, countIn, FAILED, grid, mapAt, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
-import { lines, parseKeeping, tokens } from '../../page/lib/json.js';
+import { lines, parseKeeping, readable, tokens } from '../../page/lib/json.js';
 import { reasonParts, shortReason } from '../../page/lib/reason.js';
 import { changed, link, parseRoute } from '../../page/lib/route.js';
 import { topOf, visibleRows } from '../../page/lib/rows.js';
@@ -82,6 +82,18 @@ test('JSON is set out without a change to any token', () => {
   assert.equal(set[0].indent, 0);
   assert.equal(set[1].indent, 1);
   assert.equal(set.at(-1)?.indent, 0);
+});
+
+test('signs that a client wrote as escapes are read as they are, where they can be seen', () => {
+  const reads = /** @type {[string, string][]} */ ([
+    ['"\\u00d6zg\\u00FCr Y\\u0131lmaz"', '"Özgür Yılmaz"'],
+    ['"\\ud83d\\ude00 \\u20ac \\u003cb\\u003e \\u05d0 o\\u0308"', '"😀 € <b> א o\u0308"'],
+    ['"A\\u030a\\u0301"', '"A\u030a\u0301"'],
+  ]);
+  for (const [text, read] of reads) assert.equal(readable(text), read);
+  // Controls, spaces, marks of direction, what has no width, halves of a pair, what ends a string or begins an escape, a mark over nothing; and what is no escape.
+  for (const text of ['\\u0000', '\\u000a', '\\u007f', '\\u0085', '\\u0020', '\\u00a0', '\\u2028', '\\u202e', '\\u200f', '\\u2066', '\\u200b', '\\u200d', '\\ufeff', '\\u00ad', '\\u3164', '\\u115f', '\\u2800', '\\ufe0f', '\\udb40\\udc41', '\\ud83d', '\\ude00', '\\ude00\\ud83d', '\\ud83d\\n', '\\ue000', '\\uffff', '\\u0022', '\\u005c', '\\u005C', '\\u0308', '\\n\\u0308', '\\u202e\\u0308', '\\\\u00d6', '\\\\\\\\u00d6', '\\u00d', '\\u00', '\\"', '\\n']) assert.equal(readable(`"${text}"`), `"${text}"`);
+  assert.equal(readable('"\\\\\\u00d6"'), '"\\\\Ö"');
 });
 
 test('text that is cut, or no JSON at all, is shown all the same', () => {
