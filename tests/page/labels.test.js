@@ -58,6 +58,25 @@ test('the list shows labels, and the columns of the workflow that is chosen', as
   });
 });
 
+test('a reason that has no room ends with …, beside columns too', async () => {
+  const failing = await start({ workflows: [LABELLED] });
+  try {
+    const id = await failing.create('parcels', { title: 'A parcel for Maria Garcia', order: 4711, customer: 'c-4711' });
+    await failing.fail(id, 'price', 'no price for this country. '.repeat(12));
+    await failing.ends(id, 'failed');
+    await on(browser, failing, async ({ page, go }) => {
+      for (const hash of ['#/jobs', '#/jobs?workflow=parcels']) {
+        await go(hash);
+        await rows(page, 1);
+        const [cut, style, wide, over] = await page.locator('.c-reason > span').evaluate((text) => [text.scrollWidth > text.clientWidth, getComputedStyle(text).textOverflow, text.clientWidth > 120, (text.closest('.table-wrap')?.scrollWidth ?? 0) - (text.closest('.table-wrap')?.clientWidth ?? 0)]);
+        assert.deepEqual({ cut, style, wide, over }, { cut: true, style: 'ellipsis', wide: true, over: 0 }, hash);
+      }
+    }, { viewport: { width: 1280, height: 800 } });
+  } finally {
+    await failing.stop();
+  }
+});
+
 test('a job is called by its label in its title and its view', async () => {
   await on(browser, manager, async ({ page, go }) => {
     await go(`#/job/${ids[0]}?step=__start__`);
