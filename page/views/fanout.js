@@ -9,23 +9,26 @@ import { attached, css, scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { cells, countIn, ENDED_STATES, FAILED, grid, ITEM_STATES, itemWord, mapAt, nextIn } from '../lib/itemmap.js';
-import { reasonText } from '../lib/reason.js';
+import { reasonText, shortReason } from '../lib/reason.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { may } from '../lib/shared.js';
+import { may, parted } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, settled, sign } from '../lib/states.js';
 import { count, counted, named, plain, share, shortId, shown } from '../lib/text.js';
 import { millis, span } from '../lib/time.js';
-import { operate, OPERATIONS } from './job-operations.js';
-import { endedWith } from './job-step.js';
+import { definitionOf } from './job.js';
+import { operate, OPERATIONS, rerunItems, stepsOf } from './job-operations.js';
+import { endedWith, itemsToRerun } from './job-step.js';
 
-/** @import { Child, Items, Job, Reasons } from '../lib/types.js' */
+/** @import { Child, FailedReasons, Items, Job, Reasons, Step } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
+/** So often at most a manager is asked for the ids of reasons, in milliseconds: it may have many reasons. */
+const IDS_MOST = 10_000;
 
 /**
  * @param {Route} route
@@ -54,6 +57,8 @@ class Fanout {
   #past;
   /** @type {Source<Reasons>} */
   #reasons;
+  /** The ids of these reasons, for a search. @type {Source<Map<string, string>>} */
+  #reasonIds;
   /** @type {Source<{ children: Child[] } & Answer<Child>>} */
   #children;
   #rows = new Held((/** @type {Child} */ child) => child.job, () => void this.#children.refresh());
@@ -93,7 +98,20 @@ class Fanout {
     this.#items = new Source((signal) => get(['job', id, 'step', step, 'items'], {}, signal));
     this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
     this.#times = new Source(async (signal) => new Uint32Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'times' }), { signal })).arrayBuffer()));
-    this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'items'], { format: 'reasons' }, signal));
+    this.#reasons = new Source(async (signal) => {
+      /** @type {Reasons} */
+      const found = await get(['job', id, 'step', step, 'items'], { format: 'reasons' }, signal);
+      const { data, at } = this.#reasonIds;
+      if (Date.now() - at > IDS_MOST && found.reasons.some(({ reason }) => !data?.has(reason))) void this.#reasonIds.refresh();
+      return found;
+    });
+    this.#reasonIds = new Source(async (signal) => {
+      const job = this.#job.data;
+      const { name, vhost } = parted(job?.workflow ?? '');
+      /** @type {FailedReasons} */
+      const { reasons } = await get(['reasons'], { workflow: name, vhost, endedAfter: job?.created }, signal);
+      return new Map(reasons.map(({ reason, reasonId }) => [reason, reasonId]));
+    });
     this.#children = new Source(async (signal) => {
       const after = this.#route.query.get('after') ?? '';
       const question = `${this.#state} ${after}`;
@@ -119,7 +137,7 @@ class Fanout {
     document.removeEventListener('theme', this.#theme);
     this.#dark.removeEventListener('change', this.#theme);
     this.#observer?.disconnect();
-    for (const source of [this.#job, this.#items, this.#map, this.#times, this.#reasons, this.#children]) source.stop();
+    for (const source of [this.#job, this.#items, this.#map, this.#times, this.#reasons, this.#reasonIds, this.#children]) source.stop();
   }
 
   #theme = () => {
@@ -229,7 +247,7 @@ class Fanout {
           <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a><span class="quiet">/</span><a href=${link(['job', job.uuid], { step: this.#step })}>${named(job.label, job.uuid)}</a></nav>
           <div class="job-title"><h1>${shown(this.#step)}</h1>${badge(step.state)}<span class="quiet">${counted(figures.items, 'item')}</span></div>
         </div>
-        <div class="job-actions">${OPERATIONS.filter((operation) => may() && operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
+        <div class="job-actions">${OPERATIONS.filter((operation) => may() && operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}${this.#again(job, step)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
       </header>
       ${refusal(this.#job.problem)}
       <section class="panel fan-head" aria-label="How far it is">
@@ -248,6 +266,17 @@ class Fanout {
       </div>
       ${this.#list(figures)}
     </div>`;
+  }
+
+  /** @param {Job} job @param {Step} step */
+  #again(job, step) {
+    const failed = may() ? itemsToRerun(job, step) : 0;
+    if (!failed) return nothing;
+    return html`<button class="button" @click=${async () => {
+      // Its dependents are told if they can be.
+      const definition = job.definition ? await definitionOf(job.definition).catch(() => undefined) : undefined;
+      rerunItems(job, stepsOf(job, definition), this.#step, failed, () => void this.#look());
+    }}>${icon('retry')}Run the ${counted(failed, 'failed item')} again…</button>`;
   }
 
   /** @param {Items} figures */
@@ -487,7 +516,13 @@ class Fanout {
   #reasonPanel(figures) {
     const { data, error } = this.#reasons;
     return html`<div class="panel-title"><h2>Failed, by reason</h2>${data?.failedIsMinimum ? html`<span class="quiet small">of the first ${count(data.failed)}</span>` : nothing}</div>
-      ${figures.failed === 0 ? html`<p class="calm">No item has failed.</p>` : error && !data ? html`<p class="calm">${error instanceof Problem && error.notHere ? 'This manager does not group failures. The list below has each of them.' : shown(error.message)}</p>` : html`<ul class="reasons">${(data?.reasons ?? []).map((group) => html`<li><b class="failed-text">${count(group.count)}</b><span class="reason" title=${plain(group.example ?? group.reason)}>${reasonText(group.count === 1 ? (group.example ?? group.reason) : group.reason)}</span><a href=${link(['job', group.job])}>item ${count(group.item)}</a></li>`)}</ul>`}`;
+      ${figures.failed === 0 ? html`<p class="calm">No item has failed.</p>` : error && !data ? html`<p class="calm">${error instanceof Problem && error.notHere ? 'This manager does not group failures. The list below has each of them.' : shown(error.message)}</p>` : html`<ul class="reasons">${(data?.reasons ?? []).map((group) => html`<li><b class="failed-text">${count(group.count)}</b><span class="reason" title=${plain(group.example ?? group.reason)}>${reasonText(group.count === 1 ? (group.example ?? group.reason) : group.reason)}</span><span class="reason-links"><a href=${link(['job', group.job])}>item ${count(group.item)}</a>${this.#allOf(group)}</span></li>`)}</ul>`}`;
+  }
+
+  /** The items of a reason, as a search finds them. @param {Reasons['reasons'][number]} group */
+  #allOf({ reason, count: many }) {
+    const reasonId = this.#reasonIds.data?.get(reason);
+    return many > 1 && reasonId ? html`<a href=${link(['jobs'], { parent: this.#id, reasonId })} aria-label=${plain(`List all items that failed so: ${shortReason(reason)}`)}>list all</a>` : nothing;
   }
 
   /** @param {Items} figures */
@@ -502,7 +537,7 @@ class Fanout {
     return html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Items">
       <nav class="tabs" aria-label="Items by state">${['failed', this.#running ? 'running' : 'cancelled', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one === 'cancelled' ? 'Cut off' : one[0].toUpperCase() + one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}${this.#rows.button()}</nav>
       ${refusal(this.#children.problem)}
-      ${children.length ? html`<div class="table-wrap" ${scrolls()}><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number"><a href=${link(['job', child.job])} title=${child.job}>${count(child.item)}</a></td><td>${badge(child.state !== 'completed' && endedWith(child, end) ? 'halted' : child.state)}</td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">${all.length && next ? 'None on this page.' : 'None.'}</p>` : nothing}
+      ${children.length ? html`<div class="table-wrap" ${scrolls()}><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number"><a href=${link(['job', child.job])} title=${child.job}>${count(child.item)}</a></td><td>${badge(child.state !== 'completed' && endedWith(child, end) ? 'halted' : child.state)}</td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${reasonText(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">${all.length && next ? 'None on this page.' : 'None.'}</p>` : nothing}
       ${next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${next ? html`<a class="button small" href=${changed(this.#route, { after: next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
     </section>`;
   }

@@ -5,12 +5,12 @@ import { get } from '../lib/api.js';
 import { copied, refusal } from '../lib/app.js';
 import { END, settings, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
-import { reasonText } from '../lib/reason.js';
+import { reasonText, shortReason } from '../lib/reason.js';
 import { link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, sign } from '../lib/states.js';
-import { bytes, count, counted, named, share, shortId, shown } from '../lib/text.js';
+import { bytes, count, counted, named, plain, share, shortId, shown } from '../lib/text.js';
 import { ago, duration, millis, moment, nanos, span } from '../lib/time.js';
 import { childBar, doneOf } from './job-graph.js';
 import { byHand, redispatch, rerun, rerunItems } from './job-operations.js';
@@ -163,7 +163,7 @@ export class StepPanel {
       <div class="fan-line"><b>${count(done)}</b> of ${counted(children.items, 'item')} done<span class="quiet">${share(done + children.failed, children.items)} ended</span><span class="space"></span><a class="button small" href=${address}>${icon('fan')}All items</a></div>
       <div class="fan-bar">${childBar(children)}</div>
       ${cut ? html`<p class="quiet">${count(cut)} cut off by the end of the step</p>` : nothing}
-      ${children.failed ? html`<p class="failed-text"><b>${count(children.failed)} failed</b></p><ul class="fan-failed">${failed.map((child) => html`<li><a href=${link(['job', child.job])}>item ${count(child.item)}</a><span class="quiet">${shown(child.reason ?? child.state)}</span></li>`)}</ul>${refusal(this.#failed?.problem)}` : nothing}
+      ${children.failed ? html`<p class="failed-text"><b>${count(children.failed)} failed</b></p><ul class="fan-failed">${failed.map((child) => html`<li><a href=${link(['job', child.job])}>item ${count(child.item)}</a><span class="quiet" title=${plain(child.reason ?? '')}>${shown(shortReason(child.reason ?? child.state))}</span></li>`)}</ul>${refusal(this.#failed?.problem)}` : nothing}
     </div>`;
   }
 
@@ -180,8 +180,7 @@ export class StepPanel {
     const ended = ['completed', 'failed', 'cancelled'].includes(job.state);
     const hand = running && !step.children;
     const again = ended && !job.parent && step.state !== 'waiting';
-    const settled = step.children && ['completed', 'failed'].includes(step.state);
-    const failed = again && settled && step.children ? (step.children.items ?? 0) - doneOf(step.children) : 0;
+    const failed = itemsToRerun(job, step);
     const lost = running && !step.children && !step.external && !step.retryAt;
     if (!may() || (!hand && !again && !lost)) return nothing;
     return html`<footer class="panel-foot">
@@ -239,6 +238,17 @@ export function placeOf({ limits }) {
  */
 export function endedWith(child, end) {
   return millis(child.ended) >= end;
+}
+
+/**
+ * How many items of a step failed that can be run again by themselves.
+ * @param {Job} job
+ * @param {Step} step
+ */
+export function itemsToRerun(job, step) {
+  const ended = ['completed', 'failed', 'cancelled'].includes(job.state);
+  if (!ended || job.parent || !step.children || !['completed', 'failed'].includes(step.state)) return 0;
+  return (step.children.items ?? 0) - doneOf(step.children);
 }
 
 /**

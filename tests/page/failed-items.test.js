@@ -34,6 +34,27 @@ after(async () => {
 /** The list, once it has so many rows. @param {import('playwright-core').Page} page @param {number} count */
 const listed = (page, count) => page.waitForFunction((most) => document.querySelectorAll('.jobs-table tbody tr').length === most, count);
 
+test('the items of a reason are listed, and the page of all items runs the failed ones again', async () => {
+  for (const viewport of [{ width: 1280, height: 800 }, { width: 390, height: 844 }]) {
+    await on(browser, manager, async ({ page, go }) => {
+      await go(`#/job/${job}/step/pack`);
+      const all = page.getByRole('link', { name: 'List all items that failed so: wrap: failed by hand: no paper' });
+      await all.waitFor();
+      assert.deepEqual(await page.locator('.items-table td.reason').allInnerTexts(), ['wrap: failed by hand: no paper', 'wrap: failed by hand: no paper']);
+      assert.deepEqual(await axe(page), []);
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth), 0);
+      await page.getByRole('button', { name: 'Run the 2 failed items again…' }).click();
+      const dialog = page.getByRole('dialog');
+      assert.match(await dialog.innerText(), /1 step will be done again:[\s\S]*send/);
+      await dialog.getByRole('button', { name: 'No, leave it' }).click();
+      await all.click();
+      await listed(page, 2);
+      assert.match(page.url(), new RegExp(`#/jobs\\?parent=${job}&reasonId=[0-9a-f]{16}$`));
+      assert.deepEqual((await page.locator('.jobs-table tbody tr').evaluateAll((rows) => rows.map((row) => row.getAttribute('data-row')))).sort(), children.slice(1).sort());
+    }, { viewport });
+  }
+});
+
 test('a filter leaves the completed jobs with failed items, and its failed items run again', async () => {
   await on(browser, manager, async ({ page, go }) => {
     await go('#/jobs?workflow=parcels');
@@ -52,6 +73,7 @@ test('a filter leaves the completed jobs with failed items, and its failed items
     await page.getByRole('button', { name: 'No, leave them' }).click();
 
     await go(`#/job/${job}?step=pack`);
+    await page.locator('.fan-failed', { hasText: 'wrap: failed by hand: no paper' }).waitFor();
     await page.getByRole('button', { name: 'Run the 2 failed items again…' }).click();
     const dialog = page.getByRole('dialog');
     assert.match(await dialog.innerText(), /what the other items gave is kept[\s\S]*1 step will be done again:[\s\S]*send/);
