@@ -157,7 +157,7 @@ class Overview {
       ${blind.length ? html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on ${blind.length === 1 ? 'queue' : counted(blind.length, 'queue')}${blind.length === 1 ? ' ' : ': '}${blind.slice(0, 6).map((queue, index) => html`${index ? ', ' : nothing}<b>${shown(queue.queue)}</b> <span class="quiet">(${counted(queue.messages ?? 0, 'message')})</span>`)}${blind.length > 6 ? ' …' : '.'}</p>${blind.length === 1 && blind[0].usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: blind[0].usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>` : nothing}
       <section class="panel" aria-label="Workflows">
         <div class="panel-title"><h2>Workflows</h2></div>${refusal(workflows.problem)}
-        ${all.length ? html`<div class="table-wrap" ${scrolls()}><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
+        ${all.length ? html`<div class="table-wrap" ${scrolls()}><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number" title="Jobs that failed within ${figures.span} and have not been retried since">Still failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
           <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? firstSteps() : nothing}
       </section>
       ${this.#reasonPanel()}
@@ -177,7 +177,7 @@ class Overview {
     const { data } = this.#reasons;
     if (!data?.reasons.length) return this.#reasons.error?.notHere ? nothing : refusal(this.#reasons.problem);
     const told = this.#allReasons ? data.reasons : data.reasons.slice(0, REASONS);
-    return html`<section class="panel" aria-label="Failed, by reason"><div class="panel-title"><h2>Failed, by reason</h2><span class="quiet small">${data.failuresIsMinimum ? `the newest ${count(data.failures)}` : counted(data.failures, 'failure')} within ${figures.span}</span></div>
+    return html`<section class="panel" aria-label="Failed, by reason"><div class="panel-title"><h2>Failed, by reason</h2><span class="quiet small">${failuresText(data)} within ${figures.span}</span></div>
       <ul class="reasons why-failed">${told.map((one) => this.#reason(one))}</ul>
       ${told.length < data.reasons.length ? html`<button class="mini more-reasons" @click=${() => { this.#allReasons = true; redraw(); }}>${counted(data.reasons.length - told.length, 'more reason')}</button>` : nothing}
     </section>`;
@@ -212,7 +212,7 @@ class Overview {
       ${s ? html`<td class="number" data-label="paused">${figure(s.states.paused ?? 0, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
         <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
         <td class="number" data-label="done, ${figures.span}">${figure(s.completed, link(['jobs'], { workflow: name, state: 'completed', endedAfter: figures.span }))}</td>
-        <td class="number" data-label="failed, ${figures.span}">${failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed', endedAfter: figures.span })}>${count(failed)}</a> <span class="quiet">${share(failed, (s.completed ?? 0) + failed + (s.cancelled ?? 0))}</span>` : html`<span class="quiet">0</span>`}</td>
+        <td class="number" data-label="still failed, ${figures.span}">${failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed', endedAfter: figures.span })}>${count(failed)}</a> <span class="quiet">${share(failed, (s.completed ?? 0) + failed + (s.cancelled ?? 0))}</span>` : html`<span class="quiet">0</span>`}</td>
         <td class="number" data-label="p50">${nanos(s.p50)}</td><td class="number" data-label="p95">${nanos(s.p95)}</td>
         <td class="spark-cell ${s.completed || s.failed ? '' : 'idle'}">${s.perMinute ? spark(s.perMinute, name) : nothing}</td>` : nothing}
     </tr>`;
@@ -249,6 +249,17 @@ class Overview {
       </tr>`)}</tbody></table></div>`}
     </section>`;
   }
+}
+
+/** How many jobs failed, and how many child jobs, which no other figure here counts. @param {FailedReasons} data */
+function failuresText({ failures, failuresIsMinimum, reasons }) {
+  if (failuresIsMinimum) return `the newest ${count(failures)} jobs and child jobs that failed`;
+  const sum = (/** @type {(one: FailedReason) => number} */ of) => reasons.reduce((all, one) => all + of(one), 0);
+  // Not all groups are told where there are very many.
+  if (sum((one) => one.count) !== failures) return `${count(failures)} jobs and child jobs failed`;
+  const children = sum((one) => one.children);
+  const parts = [...(failures > children ? [counted(failures - children, 'job')] : []), ...(children ? [counted(children, 'child job')] : [])];
+  return `${parts.join(' and ')} failed`;
 }
 
 /** @param {Queue} queue @returns {import('./pauses.js').Subject} */

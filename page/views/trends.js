@@ -64,7 +64,7 @@ export class Trends {
   template() {
     const { data, error, stale } = this.#source;
     if (error?.notHere) return nothing;
-    return html`<section class="panel trends" aria-label="Trends"><div class="panel-title wraps"><h2>Trends</h2><span class="space"></span><div class="segments" role="group" aria-label="Trends over">${SPANS.map((one) => html`<button aria-pressed=${this.#span === one ? 'true' : 'false'} @click=${() => setQuery({ trends: one === FIRST ? undefined : one }, { replace: true })}>${one}</button>`)}</div></div>
+    return html`<section class="panel trends" aria-label="Trends"><div class="panel-title wraps"><h2>Trends</h2><span class="quiet small">a job counts each time that it ends, also if it was retried</span><span class="space"></span><div class="segments" role="group" aria-label="Trends over">${SPANS.map((one) => html`<button aria-pressed=${this.#span === one ? 'true' : 'false'} @click=${() => setQuery({ trends: one === FIRST ? undefined : one }, { replace: true })}>${one}</button>`)}</div></div>
       ${refusal(this.#source.problem)}
       ${!data ? nothing : data.omitted ? html`<p class="calm">Trends of 100 other workflows are kept. This one is counted among all workflows alone.</p>` : !data.total.minutes && !data.before.minutes ? html`<p class="calm">Nothing is counted yet. The first figures come with the next minutes.</p>` : html`<div class=${stale ? 'stale' : ''}><div class="trend-charts">${charts(data).map((chart) => figure(chart, data))}</div>${this.#table(data)}</div>`}
     </section>`;

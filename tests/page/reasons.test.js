@@ -48,6 +48,10 @@ test('the overview groups failures, and a click lists the jobs of one reason', a
     await go('#/');
     const told = await groups(page);
     assert.equal(told.length, 3);
+    // What is counted is said: the same jobs in the table, and child jobs beside them.
+    assert.match(await page.getByRole('region', { name: 'Failed, by reason' }).innerText(), /4 jobs and 1 child job failed within 1h/);
+    assert.match(await page.locator('.overview-table thead').innerText(), /Still failed, 1h/);
+    assert.match(await page.getByRole('region', { name: 'Trends' }).innerText(), /a job counts each time that it ends, also if it was retried/);
     assert.ok(told.every((text) => !text.includes('the worker reported')), told.join('; '));
     const alike = told.find((text) => text.includes('no page #'));
     assert.match(alike ?? '', /^2 ?print: failed by hand: no page # of <img src=x onerror=alert\(#\)> is no paper letters/);

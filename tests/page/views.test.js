@@ -248,7 +248,7 @@ test('what the end of a job cut off is neither running nor failed, and a job tha
       await red('1');
       await fetch(`${own.api}/api/job/${two}?erase=true`, { method: 'DELETE' });
       await red('');
-      await page.waitForFunction(() => [...document.querySelectorAll('.overview-table tbody tr')].find((row) => row.textContent?.includes('short'))?.querySelector('td[data-label="failed, 1h"]')?.textContent === '0');
+      await page.waitForFunction(() => [...document.querySelectorAll('.overview-table tbody tr')].find((row) => row.textContent?.includes('short'))?.querySelector('td[data-label="still failed, 1h"]')?.textContent === '0');
     });
   } finally {
     await own.stop();
