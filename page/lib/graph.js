@@ -92,6 +92,8 @@ export function settings(step) {
     if (key === 'name' || value === undefined || value === null || value === false) continue;
     if (Array.isArray(value)) {
       if (value.length) list.push([key, value.join(', ')]);
+    } else if (key !== 'retry' && typeof value === 'object') {
+      list.push([key, JSON.stringify(value)]);
     } else if (typeof value === 'object') {
       const { attempts, backoff, factor, maxBackoff } = /** @type {Record<string, unknown>} */ (value);
       list.push([key, `${attempts} attempts, pauses from ${backoff}, × ${factor}, at most ${maxBackoff}`]);

@@ -70,6 +70,9 @@
  * @property {string} [task]
  * @property {string | number} [timeout]
  * @property {{ attempts: number, backoff: string, factor: number, maxBackoff: string }} [retry]
+ * @property {string | string[]} [limit]
+ * @property {string} [waitAtMost]
+ * @property {string} [startWithin]
  * @property {string} [when]
  * @property {string} [cancelWhen]
  * @property {string} [onFailure]
@@ -92,6 +95,9 @@
  * @property {string[]} [result]
  * @property {string | number} [deadline]
  * @property {string | number} [retention]
+ * @property {{ use: string, then: string, delay?: string, waitAtMost?: string }} [limit]
+ * @property {string} [label]
+ * @property {{ name: string, value: string }[]} [columns]
  * @property {boolean} [loaded]
  *
  * @typedef {Omit<Definition, 'hash'>} CheckedDefinition

@@ -295,7 +295,7 @@ function stepLine(step, own, now, detail) {
  */
 function setup(step, own) {
   if (!own) return html`<p class="calm">This manager does not tell the definition of the step.</p>`;
-  const names = /** @type {Record<string, string>} */ ({ depends: 'waits for', queue: 'queue', bus: 'bus', task: 'task for each item', timeout: 'timeout', retry: 'retry', when: 'when', cancelWhen: 'cancelled when', onFailure: 'on failure', external: 'external', statusKey: 'status from', statuses: 'statuses', skippedStatus: 'when skipped', cancelledStatus: 'when cancelled', priority: 'priority', replyUsers: 'replies of' });
+  const names = /** @type {Record<string, string>} */ ({ depends: 'waits for', queue: 'queue', bus: 'bus', task: 'task for each item', timeout: 'timeout', limit: 'limit', waitAtMost: 'waits at most', startWithin: 'starts within', retry: 'retry', when: 'when', cancelWhen: 'cancelled when', onFailure: 'on failure', external: 'external', statusKey: 'status from', statuses: 'statuses', skippedStatus: 'when skipped', cancelledStatus: 'when cancelled', priority: 'priority', replyUsers: 'replies of' });
   const code = new Set(['queue', 'bus', 'task', 'when', 'cancelWhen', 'statusKey']);
   return html`<dl class="facts">${settings(own).map(([key, value]) => html`<div><dt>${names[key] ?? shown(key)}</dt><dd>${code.has(key) ? html`<code>${shown(value)}</code>` : shown(key === 'timeout' ? duration(value) : value)}</dd></div>`)}${own.timeout === undefined && !own.external ? html`<div><dt>timeout</dt><dd class="quiet">none: it waits for ever</dd></div>` : nothing}</dl>`;
 }

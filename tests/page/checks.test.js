@@ -91,6 +91,28 @@ for (const [colorScheme, width] of /** @type {const} */ ([['light', 1440], ['dar
   });
 }
 
+test('limits, retries, the label and the columns are told', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/definitions');
+    await page.getByRole('button', { name: 'Check a file' }).click();
+    await check(page, `limits:
+  - { name: places, concurrency: 2 }
+  - { name: rate, rate: 5/s }
+workflows:
+  - name: parcels
+    limit: { use: places, then: latest, delay: 5s, waitAtMost: 1h }
+    label: job.title
+    columns: { order: job.order, cents: steps.price.output.cents }
+    steps:
+      - { name: price, limit: rate, waitAtMost: 10m, timeout: 1m, retry: { attempts: 4, backoff: 2s, factor: 3, maxBackoff: 1m } }
+`);
+    await page.locator('.checked .facts').waitFor();
+    const text = (await page.locator('.checked').innerText()).replaceAll(/\s+/g, ' ');
+    for (const part of ['limit of its jobs places: the newest job waits for a place, begins after 5s, fails after waiting 1h', 'label job.title', 'columns order job.order, cents steps.price.output.cents', '4, pauses from 2s × 3, at most 1m', 'waitAtMost 10m']) assert.ok(text.includes(part), `${part} in ${text}`);
+    assert.deepEqual(await axe(page), []);
+  });
+});
+
 test('who may only look may check, and what the manager refuses is told', async () => {
   const guarded = await start({ workflows: [ODD], settings: { HTTP__TOKEN: ADMIN, HTTP__TOKENS__LOOKER__TOKEN: READER, HTTP__TOKENS__LOOKER__SCOPE: 'read' } });
   try {

@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { labelled, segments, ticks, timeAt, xOf } from '../../page/lib/axis.js';
 import { diff, folded } from '../../page/lib/diff.js';
 import { eventReader } from '../../page/lib/events.js';
-import { after, compare, END, graphOf, START } from '../../page/lib/graph.js';
+import { after, compare, END, graphOf, settings, START } from '../../page/lib/graph.js';
 import { cells, COMPLETED, countIn, FAILED, grid, mapAt, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
 import { lines, parseKeeping, readable, tokens } from '../../page/lib/json.js';
 import { reasonParts, shortReason } from '../../page/lib/reason.js';
@@ -249,6 +249,8 @@ test('the graph of a definition, what a rerun does again, and what is different'
   const changes = compare([{ name: 'a', timeout: '30s' }, { name: 'gone' }], [{ name: 'a', timeout: '2m' }, { name: 'new', queue: 'q' }]);
   assert.deepEqual(changes.map(({ kind, name }) => [kind, name]), [['changed', 'a'], ['added', 'new'], ['removed', 'gone']]);
   assert.deepEqual(changes[0].keys, [{ key: 'timeout', before: '30s', after: '2m' }]);
+  const step = { name: 'a', limit: ['bank', 'licence'], retry: { attempts: 3, backoff: '1s', factor: 2, maxBackoff: '5m' }, queueArguments: { 'x-delivery-limit': 5 } };
+  assert.deepEqual(settings(/** @type {any} */ (step)), [['limit', 'bank, licence'], ['retry', '3 attempts, pauses from 1s, × 2, at most 5m'], ['queueArguments', '{"x-delivery-limit":5}']]);
 });
 
 test('times keep their nanoseconds, and durations are short', () => {
