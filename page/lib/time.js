@@ -80,6 +80,17 @@ export function ago(at, now = Date.now()) {
 }
 
 /**
+ * From when to when; one time where both are told alike.
+ * @param {number} first
+ * @param {number} last
+ * @param {number} [now]
+ */
+export function agoBetween(first, last, now = Date.now()) {
+  const [from, to] = [ago(first, now), ago(last, now)];
+  return from === to ? to : `${from} – ${to}`;
+}
+
+/**
  * A time with how long ago it was. The title has all of it.
  * @param {string | undefined} text
  * @param {{ relative?: boolean, day?: boolean, fraction?: boolean }} [options]

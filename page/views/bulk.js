@@ -153,7 +153,7 @@ export function openBulk(filters, done, marked) {
   function preview() {
     if (!dry || !chosen) return nothing;
     const { matched, more, jobs } = dry;
-    if (!matched) return html`<p>No job would be touched.</p>`;
+    if (!matched) return html`<p>No jobs to ${OPERATIONS[chosen].label.toLowerCase()}.</p>`;
     return html`<p><b>${more ? 'More than ' : ''}${counted(matched, 'job')}</b> would be asked${jobs.length && matched > jobs.length ? html`, the first ${jobs.length} of them:` : ':'}</p>
       ${jobs.length ? html`<ul class="facts-list bulk-list">${jobs.map((job) => html`<li>${badge(job.state)}<a href=${link(['job', job.job])}>${named(job.label, job.job)}</a><span>${shown(job.workflow)}</span><span class="quiet">${moment(job.created, { relative: false })}</span></li>`)}</ul>` : nothing}
       ${chosen === 'delete' ? nothing : html`<div class="dialog-form ask-why">${whyField((text) => { reason = text; })}</div>`}

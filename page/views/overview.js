@@ -13,7 +13,7 @@ import { link } from '../lib/route.js';
 import { failedLately, figures, fullName, may, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, named, plain, share, shown } from '../lib/text.js';
-import { ago, firstPart, millis, nanos, span, told } from '../lib/time.js';
+import { ago, agoBetween, firstPart, millis, nanos, span, told } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { firstSteps } from './first.js';
 import { redispatchQueue } from './job-operations.js';
@@ -186,7 +186,7 @@ class Overview {
   /** @param {FailedReason} one */
   #reason({ reason, reasonId, workflow, count: jobs, children, first, last, job, example }) {
     return html`<li><b class="failed-text">${count(jobs)}</b><a class="reason" href=${link(['jobs'], { workflow, reasonId })} title=${plain(example)}>${shown(shortReason(reason))}</a>
-      <span class="quiet small why-facts"><span>${shown(workflow)}</span>${children ? html`<span>${children === jobs ? 'child jobs' : counted(children, 'child job')}</span>` : nothing}<span>${first === last ? ago(millis(last)) : html`${ago(millis(first))} – ${ago(millis(last))}`}</span><a href=${link(['job', job])}>the newest</a></span></li>`;
+      <span class="quiet small why-facts"><span>${shown(workflow)}</span>${children ? html`<span>${children === jobs ? 'child jobs' : counted(children, 'child job')}</span>` : nothing}<span>${agoBetween(millis(first), millis(last))}</span><a href=${link(['job', job])}>the newest</a></span></li>`;
   }
 
   /** Of each workflow, queue and limit: there may be many. */

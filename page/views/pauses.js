@@ -21,7 +21,7 @@ import { millis, moment } from '../lib/time.js';
 const TOLD = 3;
 /** A time that is farther away is told with its day, in milliseconds. */
 const NEAR = 12 * 3_600_000;
-const SPANS = /** @type {const} */ ([['15m', '15 m'], ['1h', '1 h'], ['4h', '4 h'], ['1d', '1 d'], ['', 'until it is ended']]);
+const SPANS = /** @type {const} */ ([['15m', '15 m'], ['1h', '1 h'], ['4h', '4 h'], ['1d', '1 d']]);
 
 const PAUSES = /** @type {const} */ ({ queuePause: 'queue', workflowPause: 'workflow', limitPause: 'limit' });
 const SAYS = {
@@ -58,10 +58,13 @@ export function inForce({ kind, name, vhost = '', bus = '' }, what = 'pause') {
   return controls.data?.controls.find((one) => one.kind === wanted && one.name === name && one.vhost === vhost && (one.bus ?? '') === bus);
 }
 
+/** What ends a pause or a change that has no time. @param {boolean} pause */
+const openEnd = (pause) => (pause ? 'until it is resumed' : 'until it is ended');
+
 /** Until when, why, and by whom. @param {Control} control */
-function details({ until, reason, by }) {
+function details({ kind, until, reason, by }) {
   const end = millis(until);
-  return html`${until ? html`until ${moment(until, { day: Math.abs(end - Date.now()) > NEAR })}` : 'until it is ended'}${by ? html`, by ${shown(by)}` : nothing}${reason ? html`: ${shown(reason)}` : nothing}`;
+  return html`${until ? html`until ${moment(until, { day: Math.abs(end - Date.now()) > NEAR })}` : openEnd(kind !== 'limitChange')}${by ? html`, by ${shown(by)}` : nothing}${reason ? html`: ${shown(reason)}` : nothing}`;
 }
 
 /** Above every view, while something is paused. */
@@ -213,7 +216,7 @@ function openTimed({ title, text, button, wanted: before, fields, shell, run }) 
       <p>${text}</p>
       ${fields?.(wanted) ?? nothing}
       <label class="label" for="timed-for">For how long</label>
-      <div class="row timed-for"><input class="field" id="timed-for" autocomplete="off" spellcheck="false" placeholder="until it is ended" .value=${wanted.for} @input=${(/** @type {InputEvent} */ event) => { wanted.for = /** @type {HTMLInputElement} */ (event.target).value.trim(); redraw(); }}><div class="choices" role="group" aria-label="For how long">${SPANS.map(([value, name]) => html`<button type="button" class="chip" aria-pressed=${wanted.for === value ? 'true' : 'false'} @click=${() => { wanted.for = value; redraw(); }}>${name}</button>`)}</div></div>
+      <div class="row timed-for"><input class="field" id="timed-for" autocomplete="off" spellcheck="false" placeholder=${openEnd(!fields)} .value=${wanted.for} @input=${(/** @type {InputEvent} */ event) => { wanted.for = /** @type {HTMLInputElement} */ (event.target).value.trim(); redraw(); }}><div class="choices" role="group" aria-label="For how long">${[...SPANS, ['', openEnd(!fields)]].map(([value, name]) => html`<button type="button" class="chip" aria-pressed=${wanted.for === value ? 'true' : 'false'} @click=${() => { wanted.for = value; redraw(); }}>${name}</button>`)}</div></div>
       <label class="label" for="timed-why">Why <span class="quiet">(told to all who wait for it; may be left empty)</span></label>
       <input class="field" id="timed-why" maxlength="200" autocomplete="off" @input=${(/** @type {InputEvent} */ event) => { wanted.reason = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}>
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}

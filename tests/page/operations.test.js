@@ -251,6 +251,18 @@ test('all of a search: looked at first, a number typed, refusals told', async ()
   });
 });
 
+test('an operation on jobs that are gone meanwhile says that there are none', async () => {
+  const id = await manager.create('short', { go: true });
+  await on(browser, manager, async ({ page, go }) => {
+    await go(`#/jobs?workflow=short&state=running&id=${id}`);
+    await page.getByRole('button', { name: 'All of these…' }).click();
+    await manager.complete(id, 'only');
+    await manager.ends(id, 'completed');
+    await page.locator('dialog').getByRole('button', { name: 'Retry' }).click();
+    await page.locator('dialog').getByText('No jobs to retry.').waitFor();
+  });
+});
+
 test('payloads and sheets are saved as files, copied as they are', async () => {
   const { ids } = manager;
   await on(browser, manager, async ({ page, go, asked }) => {

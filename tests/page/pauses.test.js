@@ -70,10 +70,10 @@ test('a workflow is paused from its definition, its jobs and the palette', async
     for (const view of ['#/definitions/payments', '#/jobs?workflow=payments']) {
       await go(view);
       await page.getByRole('button', { name: 'Pause workflow payments…' }).click();
-      await page.locator('dialog').getByRole('button', { name: 'until it is ended' }).click();
+      await page.locator('dialog').getByRole('button', { name: 'until it is resumed' }).click();
       await page.locator('dialog').getByRole('button', { name: 'Pause it' }).click();
       await banner(page).waitFor();
-      assert.equal(await text(banner(page)), 'Workflow payments is paused until it is ended Resume', view);
+      assert.equal(await text(banner(page)), 'Workflow payments is paused until it is resumed Resume', view);
       assert.deepEqual((await inForce()).map(({ kind, name, until }) => [kind, name, until]), [['workflowPause', 'payments', undefined]]);
       await page.locator('.page-head').getByRole('button', { name: 'Resume workflow payments' }).click();
       await page.getByRole('button', { name: 'Pause workflow payments…' }).waitFor();

@@ -18,7 +18,7 @@ import { changed, link, parseRoute } from '../../page/lib/route.js';
 import { topOf, visibleRows } from '../../page/lib/rows.js';
 import { completions, filterOptions, searchAddress, searchQuery, searchText, uuidOf } from '../../page/lib/search.js';
 import { bytes, few, plain, share } from '../../page/lib/text.js';
-import { firstPart, millis, span } from '../../page/lib/time.js';
+import { agoBetween, firstPart, millis, span } from '../../page/lib/time.js';
 import { fieldTime, timeOf } from '../../page/views/backfill.js';
 import { lineAt } from '../../page/views/check.js';
 import { inRows } from '../../page/views/schedules.js';
@@ -257,6 +257,7 @@ test('times keep their nanoseconds, and durations are short', () => {
   assert.equal(millis('2026-11-21T10:40:14.614156975Z') - Date.parse('2026-11-21T10:40:14Z') > 614.15, true);
   assert.ok(Number.isNaN(millis(undefined)));
   assert.deepEqual([0.08, 12, 1234, 61_000, 3_600_000, 7_500_000, 90_000_000].map(span), ['80 µs', '12 ms', '1.2 s', '1 m 1 s', '1 h', '2 h 5 m', '1 d 1 h']);
+  assert.deepEqual([[660_000, 600_000], [620_000, 600_000], [4000, 0]].map(([first, last]) => agoBetween(1e12 - first, 1e12 - last, 1e12)), ['11 m ago – 10 m ago', '10 m ago', 'now']);
   assert.equal(bytes(1024 * 1024 * 3.25), '3.3 MB');
   assert.deepEqual([share(1, 100_000), share(99_999, 100_000), share(5, 5), share(0, 9)], ['< 0.1 %', '> 99.9 %', '100 %', '0 %']);
 });
