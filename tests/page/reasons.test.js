@@ -78,6 +78,22 @@ test('a reason leads to the child job that it names', async () => {
   });
 });
 
+test('on a phone all states can be chosen, and the second job of a comparison is in view', async () => {
+  const failed = (await manager.get('jobs/search?workflow=letters&limit=2')).jobs.map((/** @type {{ job: string }} */ one) => one.job);
+  for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
+    await on(browser, manager, async ({ page, go }) => {
+      await go('#/jobs?state=running,paused,failed,completed,cancelled');
+      const right = (/** @type {string} */ part) => page.locator(part).evaluateAll((all) => Math.max(...all.map((one) => one.getBoundingClientRect().right)));
+      assert.ok((await right('.chip-state')) <= (await right('.states')) + 0.5);
+      await go(`#/compare/${failed.join('/')}`);
+      await page.locator('.compare-steps tbody tr').waitFor();
+      assert.ok((await right('.compare td, .compare th[scope]')) <= 390);
+      assert.deepEqual(await page.locator('.compare .table-wrap').evaluateAll((all) => all.map((one) => one.scrollWidth - one.clientWidth)), [0, 0]);
+      assert.deepEqual(await axe(page), []);
+    }, { viewport: { width: 390, height: 844 }, colorScheme, expected: /409/ });
+  }
+});
+
 test('reasons are readable on a phone and in the dark', async () => {
   for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
     for (const width of [1440, 390]) {
