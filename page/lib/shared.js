@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { Source } from './source.js';
 
-/** @import { Control, Manager, Whoami, Workflow } from './types.js' */
+/** @import { Control, Definition, Manager, Version, Whoami, Workflow } from './types.js' */
 
 export const figures = { span: '1h' };
 
@@ -62,4 +62,61 @@ export function workflowNames() {
 export function parted(full) {
   const slash = full.indexOf('/');
   return slash < 0 ? { name: full, vhost: undefined } : { name: full.slice(slash + 1), vhost: full.slice(0, slash) };
+}
+
+/** The columns and steps of loaded workflows, by the workflows' names. @type {Map<string, { hash: string, columns: string[], steps: string[] }>} */
+const definedNames = new Map();
+/** Of so many workflows, so many at once, and not again before so many milliseconds. */
+const LEARNT_MOST = 40;
+const LEARNT_AT_ONCE = 3;
+const LEARNT_FOR = 60_000;
+let learnt = { at: -Infinity, done: Promise.resolve() };
+
+/** Looks what columns and steps the loaded workflows have. It is called when somebody is about to type a name of them, not before. */
+export function learnNames() {
+  if (Date.now() - learnt.at > LEARNT_FOR) learnt = { at: Date.now(), done: learnAll() };
+  return learnt.done;
+}
+
+async function learnAll() {
+  if (!workflows.data) await workflows.refresh();
+  const rest = (workflows.data ?? []).filter(({ loaded }) => loaded !== false).slice(0, LEARNT_MOST).values();
+  await Promise.all(Array.from({ length: LEARNT_AT_ONCE }, async () => {
+    // Names are a help: whoever knows them can type them all the same.
+    for (const workflow of rest) await learn(workflow).catch(() => {});
+  }));
+}
+
+/** @param {Workflow} workflow */
+async function learn(workflow) {
+  /** @type {{ definitions: Version[] }} */
+  const { definitions } = await get(['definitions'], { workflow: workflow.name, vhost: workflow.vhost });
+  const hash = definitions.find(({ loaded }) => loaded)?.hash;
+  if (!hash || definedNames.get(fullName(workflow))?.hash === hash) return;
+  /** @type {Definition} */
+  const { columns = [], steps } = await get(['definition', hash]);
+  definedNames.set(fullName(workflow), { hash, columns: columns.map(({ name }) => name), steps: steps.map(({ name }) => name) });
+}
+
+/**
+ * The columns of loaded workflows, as far as they are known.
+ * @param {string} [workflow] of this one alone
+ */
+export function columnNames(workflow) {
+  return namesOf('columns', workflow);
+}
+
+/** The steps of loaded workflows, as far as they are known. @param {string} [workflow] of this one alone */
+export function stepNames(workflow) {
+  return namesOf('steps', workflow);
+}
+
+/** The same steps, each with its workflow. */
+export function stepsByWorkflow() {
+  return [...definedNames].flatMap(([workflow, { steps }]) => steps.map((step) => ({ workflow, step })));
+}
+
+/** @param {'columns' | 'steps'} what @param {string} [workflow] */
+function namesOf(what, workflow) {
+  return [...new Set([...definedNames].filter(([name]) => !workflow || name === workflow).flatMap(([, names]) => names[what]))];
 }

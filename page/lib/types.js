@@ -93,6 +93,7 @@
  * @property {TaskDefinition[]} [tasks]
  * @property {string[]} [queues]
  * @property {string[]} [result]
+ * @property {{ name: string, value: string }[]} [columns]
  * @property {string | number} [deadline]
  * @property {string | number} [retention]
  * @property {{ use: string, then: string, delay?: string, waitAtMost?: string }} [limit]

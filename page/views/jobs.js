@@ -11,8 +11,8 @@ import { icon } from '../lib/icons.js';
 import { reasonName, shortReason } from '../lib/reason.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { filterOptions, NAMED, searchQuery, searchText } from '../lib/search.js';
-import { fullName, may, parted, workflowNames } from '../lib/shared.js';
+import { filterOptions, NAMED, searches, searchText } from '../lib/search.js';
+import { columnNames, fullName, may, parted, workflowNames } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, JOB_STATES, sign } from '../lib/states.js';
 import { count, named, plain, shortId, shown } from '../lib/text.js';
@@ -232,8 +232,8 @@ class JobsView {
     event.preventDefault();
     const form = /** @type {HTMLFormElement} */ (event.currentTarget);
     const text = String(new FormData(form).get('words') ?? '');
-    const words = searchQuery(text);
-    if (!words.size) {
+    const [words] = searches(text, columnNames(this.#route.query.get('workflow')));
+    if (!words) {
       if (text.trim()) tell('Write filters as word:value, such as status.invoice:OPEN', 'problem');
       return;
     }

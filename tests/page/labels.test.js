@@ -103,6 +103,46 @@ test('labels and columns are readable on a phone and in the dark', async () => {
   }
 });
 
+test('the palette finds a job by what people know of it, and Enter does not depend on how fast it is pressed', async () => {
+  await on(browser, manager, async ({ page, go, asked, settled }) => {
+    await go('#/');
+    assert.deepEqual(asked.filter((call) => /api\/definition/.test(call)), [], 'names are asked for when somebody searches');
+    for (const [text, hash, name] of [
+      ['4711', '#/jobs?column.order=4711', 'Jobs: order is 4711'],
+      ['ADA', '#/jobs?label=ADA', 'Jobs: label has “ADA”'],
+      ['a parcel that', '#/jobs?label=a+parcel+that', 'Jobs: label has “a parcel that”'],
+      ['order:4712', '#/jobs?column.order=4712', 'Jobs: column.order:4712'],
+      ['state:running c1', '#/jobs?state=running&column.customer=c1', 'Jobs: customer is c1, state:running'],
+    ]) {
+      for (const slow of [true, false]) {
+        await go('#/');
+        await page.keyboard.press('/');
+        await page.waitForSelector('.palette');
+        await page.keyboard.type(text);
+        if (slow) {
+          await page.waitForFunction((expected) => {
+            const choice = document.querySelector('.palette-list li[aria-selected=true]');
+            return choice?.querySelector('.palette-name')?.textContent === expected && choice.textContent?.includes('1 found');
+          }, name);
+        }
+        await page.keyboard.press('Enter');
+        await page.waitForFunction((expected) => location.hash === expected, hash);
+        assert.equal((await rows(page, 1)).length, 1);
+      }
+    }
+    // What was chosen by hand stays chosen.
+    await page.keyboard.press('/');
+    await page.keyboard.type('4711');
+    await page.keyboard.press('ArrowDown');
+    await page.locator('.palette-list li', { hasText: 'order is 4711' }).getByText('1 found').waitFor();
+    await settled();
+    assert.equal(await page.locator('.palette-list li[aria-selected=true] .palette-name').innerText(), 'Jobs: label has “4711”');
+    assert.deepEqual(await axe(page, 'dialog'), []);
+    await page.locator('.palette-input').fill('step pri');
+    await page.locator('.palette-name', { hasText: 'Step price of parcels' }).waitFor();
+  });
+});
+
 test('the inbox and a comparison call jobs by their labels', async () => {
   await on(browser, manager, async ({ page, go }) => {
     await go('#/inbox');

@@ -16,7 +16,7 @@ import { lines, parseKeeping, readable, tokens } from '../../page/lib/json.js';
 import { reasonParts, shortReason } from '../../page/lib/reason.js';
 import { changed, link, parseRoute } from '../../page/lib/route.js';
 import { topOf, visibleRows } from '../../page/lib/rows.js';
-import { completions, filterOptions, searchAddress, searchQuery, searchText, uuidOf } from '../../page/lib/search.js';
+import { completions, filterOptions, isIdBeginning, readSearch, searchAddress, searches, searchName, searchText, uuidOf } from '../../page/lib/search.js';
 import { bytes, few, plain, share } from '../../page/lib/text.js';
 import { agoBetween, firstPart, millis, span } from '../../page/lib/time.js';
 import { fieldTime, timeOf } from '../../page/views/backfill.js';
@@ -46,14 +46,34 @@ test('a search is an id, a part of one, or words with values', () => {
   assert.equal(uuidOf(' {94641893-E5b0-4D6c-8a11-0123456789ab} '), '94641893-e5b0-4d6c-8a11-0123456789ab');
   assert.equal(uuidOf('urn:uuid:94641893e5b04d6c8a110123456789ab'), '94641893-e5b0-4d6c-8a11-0123456789ab');
   assert.equal(uuidOf('94641893'), undefined);
-  assert.equal(searchAddress('94641893', []), '#/jobs?id=94641893');
+  assert.equal(searchAddress('94641893', []), undefined, 'it may be the key of something');
+  assert.equal(searchAddress('state:failed', []), '#/jobs?state=failed');
   assert.equal(searchAddress('orders', ['orders']), '#/jobs?workflow=orders');
   assert.equal(searchAddress('bananas', ['orders']), undefined);
-  const query = searchQuery('workflow:orders state:failed,running status.sign:"NOT YET" after:24h javascript:alert');
+  const { query, unknown } = readSearch('workflow:orders state:failed,running status.sign:"NOT YET" after:24h javascript:alert');
   assert.deepEqual([...query], [['workflow', 'orders'], ['state', 'failed,running'], ['status.sign', 'NOT YET'], ['after', '24h']]);
-  assert.deepEqual([...searchQuery(searchText(query))], [...query]);
+  assert.deepEqual(unknown, [['javascript', 'alert']]);
+  assert.deepEqual([...readSearch(searchText(query)).query], [...query]);
   assert.deepEqual(completions('sta', ['orders']), ['state:', 'status.']);
   assert.deepEqual(completions('state:failed workflow:o', ['orders', 'x']), ['state:failed workflow:orders']);
+});
+
+test('free text is the beginning of an id, a part of a label, or the value of a column', () => {
+  const all = (/** @type {string} */ text, columns = ['order', 'country']) => searches(text, columns).map((query) => [...query].map((pair) => pair.join('=')).join('&'));
+  assert.deepEqual(all('4711'), ['id=4711', 'label=4711', 'column.order=4711', 'column.country=4711']);
+  assert.deepEqual(all('order 4711'), ['label=order 4711', 'column.order=order 4711', 'column.country=order 4711']);
+  assert.deepEqual(all('state:failed "Ada  Lovelace"', []), ['state=failed&label=Ada  Lovelace']);
+  assert.deepEqual(all('label:Ada Lovelace', []), ['label=Ada Lovelace']);
+  assert.deepEqual(all('Country:DE'), ['column.country=DE', 'label=Country:DE']);
+  assert.deepEqual(all('order:4711'), ['column.order=4711', 'label=order:4711']);
+  assert.deepEqual(all('order:oldest'), ['order=oldest']);
+  assert.deepEqual(all('https://a.b/c', []), ['label=https://a.b/c']);
+  assert.deepEqual(all('x', Array.from({ length: 90 }, (_, index) => `c${index}`)).length, 7);
+  assert.deepEqual(['4711', 'de-ad', '471', '----', 'f'.repeat(33)].map(isIdBeginning), [true, true, false, false, false]);
+  assert.deepEqual(searches('state:failed 4711', ['order']).map((query) => searchName(query, 'state:failed 4711')), ['Jobs: id begins with 4711, state:failed', 'Jobs: label has “4711”, state:failed', 'Jobs: order is 4711, state:failed']);
+  assert.equal(searchName(new Map([['column.country', 'DE']]), 'country:DE'), 'Jobs: column.country:DE');
+  assert.deepEqual(completions('coun', [], ['country']), ['column.country:']);
+  assert.deepEqual(completions('status.ch', [], [], ['charge']), ['status.charge:']);
 });
 
 test('filters are options of a command', () => {
