@@ -88,6 +88,41 @@ export function searches(text, columns) {
   ];
 }
 
+/**
+ * What is said of a word with a value that is no filter, and what is probably meant.
+ * @param {[string, string]} word
+ * @param {string[]} columns
+ * @param {string[]} steps
+ * @returns {{ text: string, instead?: [string, string] }}
+ */
+export function faultOf([key, value], columns, steps) {
+  const column = columnOf(key, columns);
+  if (key === 'order') return column ? { text: 'order sorts the list: newest or oldest. The column is', instead: [`column.${column}`, value] } : { text: 'order sorts the list: newest or oldest, such as', instead: ['order', 'oldest'] };
+  if (column) return { text: `${column} is a column:`, instead: [`column.${column}`, value] };
+  if (steps.includes(key)) return { text: `${key} is a step:`, instead: [`status.${key}`, value] };
+  const near = nearest(key, [...KEYS, ...columns.flatMap((name) => [name, `column.${name}`]), ...steps.map((name) => `status.${name}`)]);
+  if (near) return { text: `“${key}” is no filter. Perhaps`, instead: [columns.includes(near) ? `column.${near}` : near, value] };
+  return { text: `“${key}” is no filter. Where it is part of a label:`, instead: ['label', `${key}:${value}`] };
+}
+
+/** The name that differs least from a word, if it is not by much. @param {string} word @param {string[]} names */
+function nearest(word, names) {
+  const most = Math.max(1, Math.floor(word.length / 3));
+  const [first] = names.map((name) => ({ name, by: distance(word.toLowerCase(), name.toLowerCase()) })).sort((a, b) => a.by - b.by);
+  return first && first.by <= most ? first.name : undefined;
+}
+
+/** How many letters must be changed, put in or left out to make one text of the other. @param {string} a @param {string} b */
+function distance(a, b) {
+  let row = Array.from({ length: b.length + 1 }, (_, index) => index);
+  for (let at = 0; at < a.length; at += 1) {
+    const next = [at + 1];
+    for (let to = 0; to < b.length; to += 1) next.push(Math.min(next[to] + 1, row[to + 1] + 1, row[to] + (a[at] === b[to] ? 0 : 1)));
+    row = next;
+  }
+  return row[b.length];
+}
+
 /** @param {string} word @param {string[]} columns */
 function columnOf(word, columns) {
   return columns.find((name) => name === word) ?? columns.find((name) => name.toLowerCase() === word.toLowerCase());

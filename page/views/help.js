@@ -4,7 +4,12 @@ import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { openDialog } from '../lib/app.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
+import { columnNames, learnNames, stepNames } from '../lib/shared.js';
 import { badge, JOB, JOB_STATES, STEP, STEP_STATES } from '../lib/states.js';
+import { shown } from '../lib/text.js';
+
+/** So many columns or steps are named. */
+const NAMES_MOST = 12;
 
 const KEYS = [
   ['Anywhere', [['Ctrl K', 'palette: go anywhere, do anything'], ['/', 'search'], ['g then o j i c s d m', 'overview, jobs, inbox, schedules, statuses, definitions, manager'], ['?', 'this help']]],
@@ -12,6 +17,21 @@ const KEYS = [
   ['Job', [['[ ]', 'an entry of the record back, forth'], ['f', 'next failed step or item'], ['Esc', 'back to now'], ['t r', 'timeline, record'], ['+ - 0', 'graph larger, smaller, all of it']]],
   ['Timeline', [['w s', 'closer, farther'], ['a d', 'earlier, later']]],
 ];
+
+/** What can be typed into the search and the filters of jobs, with names that the loaded workflows have. */
+const filters = () => [
+  ['Ada', 'jobs whose label has this text'],
+  ['label:"Ada L"', 'the same; a value with spaces has quotes'],
+  [`column.${columnNames()[0] ?? 'NAME'}:…`, `whose column has this value in full${more('Columns', columnNames())}`],
+  [`status.${stepNames()[0] ?? 'STEP'}:…`, `in which the step has this status; together with workflow:${more('Steps', stepNames())}`],
+  ['id:94641893', 'whose id begins with these digits'],
+  ['workflow: state: schedule:', 'of a workflow, in a state, started by a schedule'],
+  ['after:24h before:', 'created since then, or before; endedAfter: and endedBefore: too'],
+  ['order:oldest', 'the oldest first'],
+];
+
+/** @param {string} what @param {string[]} names */
+const more = (what, names) => (names.length > 1 ? `. ${what}: ${names.slice(0, NAMES_MOST).join(', ')}${names.length > NAMES_MOST ? ' …' : ''}` : '');
 
 /** @param {Parameters<typeof prefer>[0]} changes */
 function choose(changes) {
@@ -21,11 +41,13 @@ function choose(changes) {
 }
 
 export function openHelp() {
+  void learnNames().then(redraw);
   openDialog({
     title: 'Keys and signs',
     wide: true,
     body: () => html`<div class="help">
-      <div>${KEYS.map(([title, keys]) => html`<h3>${title}</h3><dl class="keys">${/** @type {string[][]} */ (keys).map(([key, what]) => html`<div><dt>${key.split(' ').map((part) => (part === 'then' ? html` then ` : html`<kbd>${part}</kbd>`))}</dt><dd>${what}</dd></div>`)}</dl>`)}</div>
+      <div>${KEYS.map(([title, keys]) => html`<h3>${title}</h3><dl class="keys">${/** @type {string[][]} */ (keys).map(([key, what]) => html`<div><dt>${key.split(' ').map((part) => (part === 'then' ? html` then ` : html`<kbd>${part}</kbd>`))}</dt><dd>${what}</dd></div>`)}</dl>`)}
+        <h3>Search and filters</h3><dl class="keys words-help">${filters().map(([word, what]) => html`<div><dt><code>${shown(word)}</code></dt><dd>${shown(what)}</dd></div>`)}</dl></div>
       <div>
         <h3>Jobs</h3><dl class="signs">${JOB_STATES.map((state) => html`<div><dt>${badge(state)}</dt><dd>${JOB[state].means}</dd></div>`)}</dl>
         <h3>Steps</h3><dl class="signs">${STEP_STATES.map((state) => html`<div><dt>${badge(state)}</dt><dd>${STEP[state].means}</dd></div>`)}</dl>

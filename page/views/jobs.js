@@ -4,18 +4,18 @@ import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { command, curl, get, Problem } from '../lib/api.js';
-import { copied, go, refusal, setQuery, tell } from '../lib/app.js';
+import { copied, go, refusal, setQuery } from '../lib/app.js';
 import { scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { reasonName, shortReason } from '../lib/reason.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { filterOptions, NAMED, searches, searchText } from '../lib/search.js';
-import { columnNames, fullName, may, parted, workflowNames } from '../lib/shared.js';
+import { faultOf, filterOptions, NAMED, ORDERS, readSearch, searches, searchText } from '../lib/search.js';
+import { columnNames, fullName, learnNames, may, parted, stepNames, workflowNames } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, JOB_STATES, sign } from '../lib/states.js';
-import { count, named, plain, shortId, shown } from '../lib/text.js';
+import { count, cut, named, plain, shortId, shown } from '../lib/text.js';
 import { millis, moment, span } from '../lib/time.js';
 import { openBulk } from './bulk.js';
 import { openCreate } from './create.js';
@@ -65,6 +65,8 @@ class JobsView {
   #list = new Held((job) => job.job, () => void this.#found.refresh(), () => this.#marked.size > 0);
   /** What this manager cannot filter by. */
   #less = false;
+  /** What is said of words that are no filters. @type {ReturnType<typeof faultOf> | undefined} */
+  #fault;
 
   /** @param {Route} route */
   constructor(route) {
@@ -109,6 +111,7 @@ class JobsView {
     const { query } = this.#route;
     const filters = filtersOf(query);
     const order = query.get('order');
+    if (order && !ORDERS.includes(order)) throw new Problem(400, await this.#wrongOrder(order));
     const cursor = query.get('cursor') ?? '';
     /** @type {[string, string][]} */
     const all = [...filters, ['limit', String(limit)], ['cursor', cursor]];
@@ -123,12 +126,20 @@ class JobsView {
     return get(['jobs', 'search'], all, signal);
   }
 
+  /** What the manager would refuse is not asked. @param {string} order */
+  async #wrongOrder(order) {
+    await learnNames();
+    const { text, instead } = faultOf(['order', order], columnNames(this.#route.query.get('workflow')), []);
+    return `${text} ${searchText(instead ? [instead] : [])}`;
+  }
+
   /** @param {Route} route */
   update(route) {
     this.#route = route;
     const key = this.#question();
     if (key === this.#key) return;
     this.#key = key;
+    this.#fault = undefined;
     this.#nameReason();
     if (!route.query.get('cursor')) this.#before = [];
     this.#marked.clear();
@@ -163,18 +174,22 @@ class JobsView {
 
   template() {
     const { query } = this.#route;
-    const { data, stale } = this.#found;
-    const jobs = this.#list.take(data);
-    const { next } = this.#list;
+    const { data: newest, stale } = this.#found;
+    // What another search found is no answer to one that was refused.
+    const refused = stale && this.#found.problem !== undefined;
+    const data = refused ? undefined : newest;
+    const jobs = refused ? [] : this.#list.take(data);
+    const next = refused ? undefined : this.#list.next;
     const filters = filtersOf(query);
     const children = query.has('parent');
     return html`<div class="jobs">
-      <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${next ? ' and more' : ''} found` : nothing}</span>${this.#list.button()}<span class="space"></span>
+      <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${next ? ' and more' : ''} found` : nothing}</span>${refused ? nothing : this.#list.button()}<span class="space"></span>
         ${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>`}${this.#subjects().map(pauseButton)}
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
         ${!may() ? nothing : html`<button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>`}
       </header>
-      ${this.#filters(query)}
+      ${this.#filters(query, jobs)}
+      ${this.#faultText()}
       ${refusal(this.#found.problem)}
       ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b>${this.#marked.size === 2 ? html`<a class="button small" href=${link(['compare', ...this.#pair(jobs)])}>Compare them</a>` : nothing}${!may() ? nothing : html`<button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, this.#chosen(jobs))}>Do something with them…</button>`}<button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
@@ -188,15 +203,42 @@ class JobsView {
     </div>`;
   }
 
-  /** @param {Map<string, string>} query */
-  #filters(query) {
+  /** What can be typed, with names that these jobs have. @param {Found[]} jobs */
+  #example(jobs) {
+    const workflow = this.#route.query.get('workflow');
+    const columns = jobs.find((job) => job.columns && Object.keys(job.columns).length)?.columns;
+    const [name, value = '…'] = Object.entries(columns ?? {})[0] ?? [columnNames(workflow)[0] ?? 'NAME'];
+    return plain(`label:… ${searchText([[`column.${name}`, cut(value, 16)]])} status.${stepNames(workflow)[0] ?? 'STEP'}:…`);
+  }
+
+  #faultText() {
+    if (!this.#fault) return nothing;
+    const { text, instead } = this.#fault;
+    return html`<p class="problem" role="alert">${icon('alert')}<span>${shown(text)} ${instead ? html`<a href=${changed(this.#route, { cursor: undefined, [instead[0]]: instead[1] })}>${shown(searchText([instead]))}</a>` : nothing}</span></p>`;
+  }
+
+  /** What was asked for and is not shown elsewhere, each with what is left without it. @returns {[string, string, Record<string, string | undefined>][]} */
+  #chips() {
+    const { query } = this.#route;
+    const states = (query.get('state') ?? '').split(',').filter(Boolean);
+    const odd = states.filter((state) => !JOB_STATES.some((known) => known === state));
+    const order = query.get('order') ?? '';
+    return [
+      ...filtersOf(query).filter(([key, value]) => !['workflow', 'state', 'after'].includes(key) && !(key === 'failedItems' && value === 'true')).map(([key, value]) => /** @type {[string, string, Record<string, string | undefined>]} */ ([key, value, { [key]: undefined }])),
+      ...odd.map((state) => /** @type {[string, string, Record<string, string | undefined>]} */ (['state', state, { state: states.filter((other) => other !== state).join(',') }])),
+      ...(order && !ORDERS.includes(order) ? [/** @type {[string, string, Record<string, string | undefined>]} */ (['order', order, { order: undefined }])] : []),
+    ];
+  }
+
+  /** @param {Map<string, string>} query @param {Found[]} jobs */
+  #filters(query, jobs) {
     const states = new Set((query.get('state') ?? '').split(',').filter(Boolean));
     const set = (/** @type {Record<string, string | undefined>} */ changes) => setQuery({ cursor: undefined, ...changes });
     const names = workflowNames();
     const workflow = query.get('workflow') ?? '';
     const after = query.get('after') ?? '';
     const known = ['', '1h', '24h', '7d'];
-    const more = filtersOf(query).filter(([key]) => !['workflow', 'state', 'after', 'failedItems'].includes(key));
+    const chips = this.#chips();
     const withFailed = query.get('failedItems') === 'true';
     const failedItems = withFailed ? '' : 'true';
     return html`<div class="filters" role="search" aria-label="Filters">
@@ -214,9 +256,9 @@ class JobsView {
         ${[...known, ...(known.includes(after) ? [] : [after])].map((value) => html`<option value=${value} .selected=${live(value === after)}>${{ '': 'Any time', '1h': 'Last hour', '24h': 'Last 24 hours', '7d': 'Last 7 days' }[value] ?? plain(`Since ${value}`)}</option>`)}
       </select>
       ${this.#less ? nothing : html`<select class="field" aria-label="Order" @change=${(/** @type {Event} */ event) => set({ order: /** @type {HTMLSelectElement} */ (event.target).value })}><option value="" .selected=${live(query.get('order') !== 'oldest')}>Newest first</option><option value="oldest" .selected=${live(query.get('order') === 'oldest')}>Oldest first</option></select>`}
-      <form class="words" @submit=${(/** @type {SubmitEvent} */ event) => this.#words(event)}><input class="field" name="words" aria-label="More filters" placeholder="status.invoice:OPEN id:94641893" autocomplete="off" spellcheck="false"></form>
-      ${more.map(([key, value]) => html`<a class="chip" href=${changed(this.#route, { [key]: undefined, cursor: undefined })} aria-label=${plain(`Take out ${key} ${value}`)}><span class="quiet">${key === 'reasonId' ? 'reason' : shown(key)}</span>${key === 'reasonId' ? this.#reasonOf(value) : shown(value)}${icon('close')}</a>`)}
-      ${filtersOf(query).length ? html`<a class="mini" href="#/jobs">Clear all</a>` : nothing}
+      <form class="words" @submit=${(/** @type {SubmitEvent} */ event) => this.#words(event)}><input class="field" name="words" aria-label="More filters" placeholder=${this.#example(jobs)} title="Free text is looked for in labels; ? tells the filters" autocomplete="off" spellcheck="false" @focus=${() => void learnNames().then(redraw)}></form>
+      ${chips.map(([key, value, without]) => html`<a class="chip" href=${changed(this.#route, { ...without, cursor: undefined })} aria-label=${plain(`Take out ${key} ${value}`)}><span class="quiet">${key === 'reasonId' ? 'reason' : shown(key)}</span>${key === 'reasonId' ? this.#reasonOf(value) : shown(value)}${icon('close')}</a>`)}
+      ${filtersOf(query).length || chips.length ? html`<a class="mini" href="#/jobs">Clear all</a>` : nothing}
       ${savedList()}
     </div>`;
   }
@@ -228,17 +270,30 @@ class JobsView {
   }
 
   /** @param {SubmitEvent} event */
-  #words(event) {
+  async #words(event) {
     event.preventDefault();
     const form = /** @type {HTMLFormElement} */ (event.currentTarget);
     const text = String(new FormData(form).get('words') ?? '');
-    const [words] = searches(text, columnNames(this.#route.query.get('workflow')));
-    if (!words) {
-      if (text.trim()) tell('Write filters as word:value, such as status.invoice:OPEN', 'problem');
-      return;
-    }
+    const { query, unknown } = readSearch(text);
+    const workflow = query.get('workflow') ?? this.#route.query.get('workflow');
+    if (unknown.length) await learnNames();
+    this.#fault = unknown.length ? faultOf(unknown[0], columnNames(workflow), stepNames(workflow)) : undefined;
+    redraw();
+    const words = this.#fault ? undefined : await this.#likeliest(searches(text, []));
+    if (!words) return;
     form.reset();
     setQuery({ cursor: undefined, ...Object.fromEntries(words) });
+  }
+
+  /** Of an id's beginning and a label with the same signs, the first that finds something. @param {Map<string, string>[]} all */
+  async #likeliest(all) {
+    const filters = filtersOf(this.#route.query);
+    for (const words of all.slice(0, -1)) {
+      /** @type {FoundPage | undefined} */
+      const found = await get(['jobs', 'search'], [...new Map([...filters, ...words]), ['limit', '1']]).catch(() => undefined);
+      if (!found || found.jobs.length) return words;
+    }
+    return all.at(-1);
   }
 
   #save = () => openSave(searchText(filtersOf(this.#route.query)));

@@ -143,6 +143,61 @@ test('the palette finds a job by what people know of it, and Enter does not depe
   });
 });
 
+test('the filters of jobs take free text, and teach what they do not know', async () => {
+  await on(browser, manager, async ({ page, go, asked }) => {
+    await go('#/jobs?workflow=parcels');
+    const field = page.getByLabel('More filters');
+    await page.waitForFunction(() => /label:… column\.order:471\d status\./.test(document.querySelector('.words input')?.getAttribute('placeholder') ?? ''));
+    await field.focus();
+    await page.waitForFunction(() => document.querySelector('.words input')?.getAttribute('placeholder')?.includes('status.price:…'));
+    const says = async (/** @type {string} */ text, /** @type {string} */ said) => {
+      await field.fill(text);
+      await field.press('Enter');
+      await page.locator('.problem', { hasText: said }).waitFor();
+      assert.equal(await field.inputValue(), text);
+    };
+    await says('customer:c1', 'customer is a column: column.customer:c1');
+    await says('stat:failed', '“stat” is no filter. Perhaps state:failed');
+    await says('order:4711', 'The column is column.order:4711');
+    assert.deepEqual(asked.filter((call) => call.includes('order=4711')), []);
+    assert.deepEqual(await axe(page), []);
+    await page.locator('.problem a').click();
+    assert.equal((await rows(page, 1))[0][2], HOSTILE);
+    assert.equal(await page.locator('.problem').count(), 0);
+    await go('#/jobs');
+    await field.fill('of “ada”');
+    await field.press('Enter');
+    await page.waitForFunction(() => decodeURIComponent(location.hash) === '#/jobs?label=of+“ada”');
+    await rows(page, 1);
+    for (const [text, hash] of [[ids[1].slice(0, 8), `id=${ids[1].slice(0, 8)}`], ['00000000', 'label=00000000']]) {
+      await go('#/jobs');
+      await field.fill(text);
+      await field.press('Enter');
+      await page.waitForFunction((expected) => location.hash === `#/jobs?${expected}`, hash);
+    }
+    await page.getByRole('button', { name: 'Keys and help' }).click();
+    await page.locator('dialog .help', { hasText: 'column.order:…' }).waitFor();
+  });
+});
+
+test('a filter that was refused can be seen and taken out, and nothing looks like its answer', async () => {
+  await on(browser, manager, async ({ page, go, asked }) => {
+    for (const [words, said] of [['column.weight=1', 'no workflow has a column "weight"'], ['state=late', 'state is "late"'], ['order=4711', 'The column is column.order:4711'], ['failedItems=no', 'failedItems']]) {
+      await go('#/jobs?workflow=parcels');
+      await rows(page, 3);
+      await page.evaluate((hash) => { location.hash = hash; }, words === 'column.weight=1' ? `#/jobs?${words}` : `#/jobs?workflow=parcels&${words}`);
+      await page.locator('.problem', { hasText: said }).waitFor();
+      assert.equal(await page.locator('.page-head .quiet').first().innerText(), '');
+      assert.equal(await page.locator('.jobs-table').count(), 0);
+      assert.ok(await page.getByRole('button', { name: 'All of these…' }).isDisabled());
+      await page.locator('a.chip', { hasText: words.split('=')[1] }).click();
+      await page.locator('.problem').waitFor({ state: 'detached' });
+      await page.locator('.jobs-table').waitFor();
+    }
+    assert.deepEqual(asked.filter((call) => call.includes('order=4711')), [], 'what must be refused is not asked');
+  }, { expected: /400/ });
+});
+
 test('the inbox and a comparison call jobs by their labels', async () => {
   await on(browser, manager, async ({ page, go }) => {
     await go('#/inbox');

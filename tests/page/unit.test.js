@@ -16,7 +16,7 @@ import { lines, parseKeeping, readable, tokens } from '../../page/lib/json.js';
 import { reasonParts, shortReason } from '../../page/lib/reason.js';
 import { changed, link, parseRoute } from '../../page/lib/route.js';
 import { topOf, visibleRows } from '../../page/lib/rows.js';
-import { completions, filterOptions, isIdBeginning, readSearch, searchAddress, searches, searchName, searchText, uuidOf } from '../../page/lib/search.js';
+import { completions, faultOf, filterOptions, isIdBeginning, readSearch, searchAddress, searches, searchName, searchText, uuidOf } from '../../page/lib/search.js';
 import { bytes, few, plain, share } from '../../page/lib/text.js';
 import { agoBetween, firstPart, millis, span } from '../../page/lib/time.js';
 import { fieldTime, timeOf } from '../../page/views/backfill.js';
@@ -74,6 +74,22 @@ test('free text is the beginning of an id, a part of a label, or the value of a 
   assert.equal(searchName(new Map([['column.country', 'DE']]), 'country:DE'), 'Jobs: column.country:DE');
   assert.deepEqual(completions('coun', [], ['country']), ['column.country:']);
   assert.deepEqual(completions('status.ch', [], [], ['charge']), ['status.charge:']);
+});
+
+test('a word that is no filter teaches the one that is meant', () => {
+  const said = (/** @type {[string, string]} */ word) => {
+    const { text, instead } = faultOf(word, ['order', 'country'], ['charge']);
+    return `${text} ${searchText(instead ? [instead] : [])}`;
+  };
+  assert.equal(said(['country', 'DE']), 'country is a column: column.country:DE');
+  assert.equal(said(['Country', 'the north']), 'country is a column: column.country:"the north"');
+  assert.equal(said(['order', '4711']), 'order sorts the list: newest or oldest. The column is column.order:4711');
+  assert.equal(said(['charge', 'OPEN']), 'charge is a step: status.charge:OPEN');
+  assert.equal(said(['stat', 'failed']), '“stat” is no filter. Perhaps state:failed');
+  assert.equal(said(['contry', 'DE']), '“contry” is no filter. Perhaps column.country:DE');
+  assert.equal(said(['colum.order', '1']), '“colum.order” is no filter. Perhaps column.order:1');
+  assert.equal(said(['https', '//a.b']), '“https” is no filter. Where it is part of a label: label:https://a.b');
+  assert.equal(faultOf(['order', 'x'], [], []).instead?.join(':'), 'order:oldest');
 });
 
 test('filters are options of a command', () => {
