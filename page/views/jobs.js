@@ -320,11 +320,18 @@ class JobsView {
           <td class="c-created">${moment(job.created)}</td>
           <td class="number c-took">${starts ? html`<span class="quiet">–</span>` : html`${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}`}</td>
           ${steps ? html`<td class="number c-steps">${job.steps?.done !== undefined ? html`${count(job.steps.done)}<span class="quiet"> / ${count(job.steps.total)}</span>` : html`<span class="quiet" title="Its own page tells which">${job.steps ? html`– / ${count(job.steps.total)}` : '–'}</span>`}</td>` : nothing}
-          ${columns.map((name) => html`<td class="c-column">${job.columns?.[name] === undefined ? nothing : html`<span class="quiet c-name">${shown(name)} </span>${shown(String(job.columns[name]))}`}</td>`)}
+          ${columns.map((name) => html`<td class="c-column">${job.columns?.[name] === undefined ? nothing : html`<span class="quiet c-name">${shown(name)} </span>${this.#value(name, String(job.columns[name]))}`}</td>`)}
           <td class="c-reason">${starts ? html`<span>starts at ${moment(starts)}</span>` : html`<span title=${plain(job.reason ?? '')}>${shown(shortReason(job.reason ?? ''))}</span>`}</td>
         </tr>`;
       })}</tbody>
     </table></div>`;
+  }
+
+  /** The value of a column, as the way to all jobs that have it. @param {string} name @param {string} value */
+  #value(name, value) {
+    const key = `column.${name}`;
+    if (value === '' || this.#route.query.get(key) === value) return shown(value);
+    return html`<a class="value" href=${changed(this.#route, { [key]: value, cursor: undefined })} title=${plain(`Only jobs whose ${name} is ${value}`)}>${shown(value)}</a>`;
   }
 
   /**

@@ -180,6 +180,25 @@ test('the filters of jobs take free text, and teach what they do not know', asyn
   });
 });
 
+test('the value of a column leads to all jobs that have it, and the row to its job', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    for (const keys of [false, true]) {
+      await go('#/jobs?workflow=parcels');
+      await rows(page, 3);
+      const value = page.locator('.c-column a', { hasText: '4711' });
+      if (keys) {
+        await value.focus();
+        await page.keyboard.press('Enter');
+      } else await value.click();
+      await page.waitForFunction(() => location.hash === '#/jobs?workflow=parcels&column.order=4711');
+      assert.equal((await rows(page, 1))[0][2], HOSTILE);
+      assert.equal(await page.locator('.c-column a', { hasText: '4711' }).count(), 0, 'it is asked for already');
+    }
+    await page.locator('.c-created').click();
+    await page.waitForFunction((id) => location.hash === `#/job/${id}`, ids[0]);
+  });
+});
+
 test('a filter that was refused can be seen and taken out, and nothing looks like its answer', async () => {
   await on(browser, manager, async ({ page, go, asked }) => {
     for (const [words, said] of [['column.weight=1', 'no workflow has a column "weight"'], ['state=late', 'state is "late"'], ['order=4711', 'The column is column.order:4711'], ['failedItems=no', 'failedItems']]) {
