@@ -32,10 +32,11 @@ const PAGES_LOOKED = 10;
 
 /**
  * @param {[string, string][]} filters
+ * @param {(key: string, value: string) => [string, string]} told a filter as people read it
  * @param {() => void} done
  * @param {{ job: string, label?: string }[]} [marked] only these
  */
-export function openBulk(filters, done, marked) {
+export function openBulk(filters, told, done, marked) {
   /** @type {keyof typeof OPERATIONS | undefined} */
   let chosen;
   /** @type {{ matched: number, more: boolean, jobs: Found[] } | undefined} */
@@ -133,7 +134,7 @@ export function openBulk(filters, done, marked) {
     redraw();
   }
 
-  const words = () => filters.map(([key, value]) => html`<span class="word">${shown(key)}: ${shown(value)}</span> `);
+  const words = () => filters.map((filter) => told(...filter)).map(([key, value]) => html`<span class="word">${shown(key)}: ${shown(value)}</span> `);
   openDialog({
     title: marked ? `${counted(marked.length, 'marked job')}` : 'All jobs that this search finds',
     wide: true,

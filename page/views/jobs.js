@@ -156,7 +156,7 @@ class JobsView {
   }
 
   title() {
-    const text = searchText(filtersOf(this.#route.query));
+    const text = this.#told();
     return plain(text ? `Jobs ${text}` : 'Jobs');
   }
 
@@ -186,12 +186,12 @@ class JobsView {
       <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${next ? ' and more' : ''} found` : nothing}</span>${refused ? nothing : this.#list.button()}<span class="space"></span>
         ${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>`}${this.#subjects().map(pauseButton)}
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
-        ${!may() ? nothing : html`<button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>`}
+        ${!may() ? nothing : html`<button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, this.#named, () => void this.#found.refresh())}>All of these…</button>`}
       </header>
       ${this.#filters(query, jobs)}
       ${this.#faultText()}
       ${refusal(this.#found.problem)}
-      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b>${this.#marked.size === 2 ? html`<a class="button small" href=${link(['compare', ...this.#pair(jobs)])}>Compare them</a>` : nothing}${!may() ? nothing : html`<button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, this.#chosen(jobs))}>Do something with them…</button>`}<button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
+      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b>${this.#marked.size === 2 ? html`<a class="button small" href=${link(['compare', ...this.#pair(jobs)])}>Compare them</a>` : nothing}${!may() ? nothing : html`<button class="button small" @click=${() => openBulk(filters, this.#named, () => { this.#marked.clear(); void this.#found.refresh(); }, this.#chosen(jobs))}>Do something with them…</button>`}<button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
         ${jobs.length ? this.#table(jobs) : this.#found.told ? (filters.length ? html`<div class="none"><p>No job is like that.</p><a class="button" href="#/jobs">All jobs</a></div>` : firstJob(workflowNames()[0] ?? 'WORKFLOW', may() ? () => openCreate() : undefined)) : nothing}
       </section>
@@ -257,7 +257,7 @@ class JobsView {
       </select>
       ${this.#less ? nothing : html`<select class="field" aria-label="Order" @change=${(/** @type {Event} */ event) => set({ order: /** @type {HTMLSelectElement} */ (event.target).value })}><option value="" .selected=${live(query.get('order') !== 'oldest')}>Newest first</option><option value="oldest" .selected=${live(query.get('order') === 'oldest')}>Oldest first</option></select>`}
       <form class="words" @submit=${(/** @type {SubmitEvent} */ event) => this.#words(event)}><input class="field" name="words" aria-label="More filters" placeholder=${this.#example(jobs)} title="Free text is looked for in labels; ? tells the filters" autocomplete="off" spellcheck="false" @focus=${() => void learnNames().then(redraw)}></form>
-      ${chips.map(([key, value, without]) => html`<a class="chip" href=${changed(this.#route, { ...without, cursor: undefined })} aria-label=${plain(`Take out ${key} ${value}`)}><span class="quiet">${key === 'reasonId' ? 'reason' : shown(key)}</span>${key === 'reasonId' ? this.#reasonOf(value) : shown(value)}${icon('close')}</a>`)}
+      ${chips.map(([key, value, without]) => html`<a class="chip" href=${changed(this.#route, { ...without, cursor: undefined })} aria-label=${plain(`Take out ${this.#named(key, value).join(' ')}`)}><span class="quiet">${shown(this.#named(key, value)[0])}</span>${shown(this.#named(key, value)[1])}${icon('close')}</a>`)}
       ${filtersOf(query).length || chips.length ? html`<a class="mini" href="#/jobs">Clear all</a>` : nothing}
       ${savedList()}
     </div>`;
@@ -266,8 +266,11 @@ class JobsView {
   /** What a reason says whose id is in the address. @param {string} id */
   #reasonOf(id) {
     const group = this.#reasons.data?.reasons.find(({ reasonId }) => reasonId === id.toLowerCase());
-    return group ? reasonName(group.reason) : shown(id);
+    return group ? reasonName(group.reason) : id;
   }
+
+  /** A filter as people read it. @param {string} key @param {string} value @returns {[string, string]} */
+  #named = (key, value) => (key === 'reasonId' ? ['reason', this.#reasonOf(value)] : [key, value]);
 
   /** @param {SubmitEvent} event */
   async #words(event) {
@@ -296,7 +299,12 @@ class JobsView {
     return all.at(-1);
   }
 
-  #save = () => openSave(searchText(filtersOf(this.#route.query)));
+  #save = () => openSave(this.#told());
+
+  /** The search in words: an id of a reason tells people nothing. */
+  #told() {
+    return filtersOf(this.#route.query).map((filter) => this.#named(...filter)).map(([key, value]) => `${key}:${/\s/.test(value) ? `"${value}"` : value}`).join(' ');
+  }
 
   /** @param {Found[]} jobs */
   #table(jobs) {
@@ -400,6 +408,6 @@ class JobsView {
     if (!may()) return [];
     const pauses = this.#subjects().flatMap((subject) => pauseCommands(subject));
     const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
-    return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, ...pauses] : [create, ...pauses];
+    return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, this.#named, () => void this.#found.refresh()) }, ...pauses] : [create, ...pauses];
   }
 }
