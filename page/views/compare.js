@@ -9,14 +9,14 @@ import { icon } from '../lib/icons.js';
 import { lines } from '../lib/json.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { uuidOf } from '../lib/search.js';
-import { parted } from '../lib/shared.js';
+import { searches, uuidOf } from '../lib/search.js';
+import { columnNames, learnNames, parted } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, settled } from '../lib/states.js';
 import { bytes, count, named, plain, shortId, shown } from '../lib/text.js';
 import { millis, moment, span } from '../lib/time.js';
 
-/** @import { Attempt, FoundPage, Job, Step, StepDetail } from '../lib/types.js' */
+/** @import { Attempt, Found, FoundPage, Job, Step, StepDetail } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
@@ -24,8 +24,13 @@ import { millis, moment, span } from '../lib/time.js';
 const PART = 256 * 1024;
 /** So many lines of a difference are shown. */
 const LINES = 600;
+/** So many jobs are offered to be compared with. */
+const OFFERED = 6;
 
 /** @typedef {{ text: string, lines: string[], whole: boolean, none: boolean }} Side */
+
+/** @type {Side} */
+const NONE = { text: '', whole: true, none: true, lines: [] };
 
 /**
  * @param {Route} route
@@ -47,7 +52,7 @@ async function side(path, signal) {
     return { text, whole, none: false, lines: laidOut(text) };
   } catch (error) {
     // There is none yet, or there never was.
-    if (error instanceof Problem && (error.status === 404 || error.status === 409)) return { text: '', whole: true, none: true, lines: [] };
+    if (error instanceof Problem && (error.status === 404 || error.status === 409)) return NONE;
     throw error;
   }
 }
@@ -63,13 +68,15 @@ class Compare {
   /** @type {Source<StepDetail> | undefined} */
   #detail;
   #asked = '';
+  /** When the jobs are there, or why they are not. */
+  #first;
 
   /** @param {Route} route */
   constructor(route) {
     this.#route = route;
     this.#ids = [route.path[1], route.path[2] ?? route.path[1]];
     this.#jobs = new Source((signal) => Promise.all(this.#ids.map((id) => /** @type {Promise<Job>} */ (get(['job', id], { view: 'light' }, signal)))));
-    void this.#jobs.refresh();
+    this.#first = this.#jobs.refresh();
     this.#jobs.every(5000);
     this.#follow();
   }
@@ -105,8 +112,16 @@ class Compare {
       this.#payloads = [];
       this.#detail = new Source((signal) => get(['job', this.#ids[0], 'step', this.#step], {}, signal));
       void this.#detail.refresh();
-    } else this.#payloads = this.#step ? [both('step', this.#step, 'input'), both('step', this.#step, 'output')] : [both('message'), both('result')];
+    } else this.#payloads = this.#step ? [both('step', this.#step, 'input'), both('step', this.#step, 'output')] : [both('message'), this.#results()];
     for (const source of this.#payloads) void source.refresh();
+  }
+
+  /** The results of both, where there is one. @returns {Source<Side[]>} */
+  #results() {
+    return new Source(async (signal) => {
+      await this.#first;
+      return Promise.all(this.#ids.map((id, index) => (this.#jobs.data?.[index]?.state === 'completed' ? side(['job', id, 'result'], signal) : NONE)));
+    });
   }
 
   /** @param {Route} route */
@@ -142,6 +157,7 @@ class Compare {
         ${row('created', jobs.map((job) => moment(job.created)))}
         ${row('took', jobs.map((job) => span((job.ended ? millis(job.ended) : Date.now()) - millis(job.created))))}
         ${row('definition', jobs.map((job) => html`<code>${shown((job.definition ?? '–').slice(0, 12))}</code>`), !same)}
+        ${[...new Set(jobs.flatMap((job) => Object.keys(job.columns ?? {})))].map((name) => row(shown(name), jobs.map((job) => shown(job.columns?.[name] ?? '–')), a.columns?.[name] !== b.columns?.[name]))}
         ${jobs.some((job) => job.reason) ? row('reason', jobs.map((job) => html`<span class="reason">${shown(job.reason ?? '–')}</span>`), a.reason !== b.reason) : nothing}
       </tbody></table></div>${!same && a.definition && b.definition && a.workflow === b.workflow ? html`<p class="calm"><a href=${link(['definitions', ...a.workflow.split('/')], { hash: b.definition, with: a.definition })}>What is different between the definitions</a></p>` : nothing}</section>
       <section class="panel" aria-label="Steps"><div class="panel-title"><h2>Steps</h2><span class="quiet small">choose one to see its input and output</span></div>${this.#steps(jobs)}</section>
@@ -201,7 +217,7 @@ function took(step) {
   return step.endTime ? millis(step.endTime) - millis(step.startTime) : step.state === 'running' ? Date.now() - millis(step.startTime) : Number.NaN;
 }
 
-/** @param {string} name @param {unknown[]} cells @param {boolean} [differs] */
+/** @param {unknown} name @param {unknown[]} cells @param {boolean} [differs] */
 function row(name, cells, differs = false) {
   return html`<tr class=${differs ? 'differs' : ''}><th scope="row">${name}${differs ? html`<span class="sr"> differs</span>` : nothing}</th>${cells.map((cell) => html`<td>${cell}</td>`)}</tr>`;
 }
@@ -231,41 +247,62 @@ function payloads(name, source) {
 }
 
 /**
+ * The other jobs that a text may mean: of an id's beginning, a label and the columns of the workflow, those of the first that finds some.
+ * @param {string} text
+ * @param {Job} job
+ */
+async function othersBy(text, job) {
+  await learnNames();
+  const pages = await Promise.all(searches(text, columnNames(job.workflow)).map((query) => /** @type {Promise<FoundPage>} */ (get(['jobs', 'search'], [...query, ['limit', String(OFFERED + 1)]]))));
+  return pages.map(({ jobs }) => jobs.filter((one) => one.job !== job.uuid).slice(0, OFFERED)).find((jobs) => jobs.length) ?? [];
+}
+
+/**
  * Asks with which job another one is to be compared.
  * @param {Job} job
  */
 export function openCompare(job) {
   let text = '';
   let problem = '';
+  /** @type {Found[]} */
+  let offered = [];
+  const address = (/** @type {string} */ other) => link(['compare', other, job.uuid]);
   const to = (/** @type {string} */ other) => {
     closeDialog();
-    go(link(['compare', other, job.uuid]));
+    go(address(other));
   };
-  const before = async () => {
-    try {
-      const { name, vhost } = parted(job.workflow);
-      /** @type {FoundPage} */
-      const found = await get(['jobs', 'search'], { workflow: name, vhost, before: job.created, limit: 1 });
-      if (found.jobs.length) return to(found.jobs[0].job);
-      problem = 'It is the first job of this workflow that is kept.';
-    } catch (error) {
-      problem = messageOf(error);
-    }
+  /** @param {() => Promise<void>} look */
+  const told = async (look) => {
+    problem = '';
+    offered = [];
+    await look().catch((error) => { problem = messageOf(error); });
     redraw();
   };
+  const before = () => told(async () => {
+    const { name, vhost } = parted(job.workflow);
+    /** @type {FoundPage} */
+    const found = await get(['jobs', 'search'], { workflow: name, vhost, before: job.created, limit: 1 });
+    if (found.jobs.length) to(found.jobs[0].job);
+    else problem = 'It is the first job of this workflow that is kept.';
+  });
+  const typed = () => told(async () => {
+    const asked = text.trim();
+    const id = uuidOf(asked);
+    if (id) return to(id);
+    const found = await othersBy(asked, job);
+    if (text.trim() !== asked) return;
+    if (found.length === 1) return to(found[0].job);
+    offered = found;
+    if (!found.length) problem = `No other job is found by “${asked}”.`;
+  });
+  void learnNames();
   openDialog({
     title: plain(`Compare job ${job.label ?? shortId(job.uuid)}`),
-    body: () => html`<form class="dialog-form" @submit=${(/** @type {Event} */ event) => {
-      event.preventDefault();
-      const id = uuidOf(text);
-      if (id) return to(id);
-      problem = 'An id has 32 hex digits.';
-      redraw();
-    }}>
+    body: () => html`<form class="dialog-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void typed(); }}>
       <label class="label" for="compare-id">With the job</label>
-      <input class="field" id="compare-id" autocomplete="off" spellcheck="false" placeholder="id of a job" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLInputElement} */ (event.target).value; }}>
+      <input class="field" id="compare-id" autocomplete="off" spellcheck="false" placeholder="id, label, or the value of a column" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLInputElement} */ (event.target).value; }}>
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
-      <p class="quiet">Two jobs can also be marked in a list of jobs.</p>
+      ${offered.length ? html`<p class="quiet" role="status">Which one? The newest come first.</p><ul class="facts-list bulk-list">${offered.map((one) => html`<li>${badge(one.state)}<a href=${address(one.job)}>${named(one.label, one.job)}</a><span>${shown(one.workflow)}</span><span class="quiet">${moment(one.created, { relative: false })}</span></li>`)}</ul>` : html`<p class="quiet">Two jobs can also be marked in a list of jobs.</p>`}
       <footer class="dialog-foot">${job.parent ? nothing : html`<button type="button" class="button" @click=${before}>With the one before it</button>`}<button class="button primary">Compare</button></footer>
     </form>`,
   });
