@@ -113,10 +113,10 @@ export function stepNames(workflow) {
 
 /** The same steps, each with its workflow. */
 export function stepsByWorkflow() {
-  return [...definedNames].flatMap(([workflow, { steps }]) => steps.map((step) => ({ workflow, step })));
+  return workflowNames().flatMap((workflow) => (definedNames.get(workflow)?.steps ?? []).map((step) => ({ workflow, step })));
 }
 
 /** @param {'columns' | 'steps'} what @param {string} [workflow] */
 function namesOf(what, workflow) {
-  return [...new Set([...definedNames].filter(([name]) => !workflow || name === workflow).flatMap(([, names]) => names[what]))];
+  return [...new Set((workflow ? [workflow] : workflowNames()).flatMap((name) => definedNames.get(name)?.[what] ?? []))];
 }

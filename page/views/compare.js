@@ -247,14 +247,21 @@ function payloads(name, source) {
 }
 
 /**
- * The other jobs that a text may mean: of an id's beginning, a label and the columns of the workflow, those of the first that finds some.
+ * The other jobs that a text may mean: by an id's beginning, a label and the columns of the workflow, those of the first that finds some.
+ * Jobs of the same workflow are meant before others.
  * @param {string} text
  * @param {Job} job
  */
 async function othersBy(text, job) {
   await learnNames();
-  const pages = await Promise.all(searches(text, columnNames(job.workflow)).map((query) => /** @type {Promise<FoundPage>} */ (get(['jobs', 'search'], [...query, ['limit', String(OFFERED + 1)]]))));
-  return pages.map(({ jobs }) => jobs.filter((one) => one.job !== job.uuid).slice(0, OFFERED)).find((jobs) => jobs.length) ?? [];
+  const all = searches(text, columnNames(job.workflow));
+  const { name, vhost = '' } = parted(job.workflow);
+  for (const own of /** @type {[string, string][][]} */ ([[['workflow', name], ['vhost', vhost]], []])) {
+    const pages = await Promise.all(all.map((query) => /** @type {Promise<FoundPage>} */ (get(['jobs', 'search'], [...new Map([...own, ...query]), ['limit', String(OFFERED + 1)]]))));
+    const found = pages.map(({ jobs }) => jobs.filter((one) => one.job !== job.uuid).slice(0, OFFERED)).find((jobs) => jobs.length);
+    if (found) return found;
+  }
+  return [];
 }
 
 /**
@@ -302,7 +309,7 @@ export function openCompare(job) {
       <label class="label" for="compare-id">With the job</label>
       <input class="field" id="compare-id" autocomplete="off" spellcheck="false" placeholder="id, label, or the value of a column" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLInputElement} */ (event.target).value; }}>
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}
-      ${offered.length ? html`<p class="quiet" role="status">Which one? The newest come first.</p><ul class="facts-list bulk-list">${offered.map((one) => html`<li>${badge(one.state)}<a href=${address(one.job)}>${named(one.label, one.job)}</a><span>${shown(one.workflow)}</span><span class="quiet">${moment(one.created, { relative: false })}</span></li>`)}</ul>` : html`<p class="quiet">Two jobs can also be marked in a list of jobs.</p>`}
+      ${offered.length ? html`<p class="quiet" role="status">Which one? The newest come first.</p><ul class="facts-list bulk-list others">${offered.map((one) => html`<li>${badge(one.state)}<a href=${address(one.job)}>${named(one.label, one.job)}</a><span>${shown(one.workflow)}</span><span class="quiet">${moment(one.created, { relative: false })}</span></li>`)}</ul>` : html`<p class="quiet">Two jobs can also be marked in a list of jobs.</p>`}
       <footer class="dialog-foot">${job.parent ? nothing : html`<button type="button" class="button" @click=${before}>With the one before it</button>`}<button class="button primary">Compare</button></footer>
     </form>`,
   });
