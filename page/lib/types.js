@@ -93,7 +93,6 @@
  * @property {TaskDefinition[]} [tasks]
  * @property {string[]} [queues]
  * @property {string[]} [result]
- * @property {{ name: string, value: string }[]} [columns]
  * @property {string | number} [deadline]
  * @property {string | number} [retention]
  * @property {{ use: string, then: string, delay?: string, waitAtMost?: string }} [limit]
@@ -137,7 +136,7 @@
  * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, trouble?: string, nextCall?: string, full?: boolean, missing?: boolean, unknown?: string, oldest?: { job: string, step: string, since: string }, noLongerInFiles?: boolean, usedBy?: { workflow: string, task?: string, step: string, noLongerInFiles?: boolean }[] }} Queue
  *
  * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, cancelled: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
- * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string, example?: string }[] }} Reasons
+ * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, reasonId?: string, count: number, item: number, job: string, example?: string }[] }} Reasons
  * @typedef {{ job: string, state: string, created: string, updated: string, label?: string, columns?: Record<string, string | number | boolean>, steps: Record<string, string> }} StatusRow
  * @typedef {{ manager: string, address?: string, since: string }} ActiveManager
  * @typedef {object} Cluster the managers that share a database

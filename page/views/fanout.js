@@ -12,7 +12,7 @@ import { cells, countIn, ENDED_STATES, FAILED, grid, ITEM_STATES, itemWord, mapA
 import { reasonText, shortReason } from '../lib/reason.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { may, parted } from '../lib/shared.js';
+import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, settled, sign } from '../lib/states.js';
 import { count, counted, named, plain, share, shortId, shown } from '../lib/text.js';
@@ -21,14 +21,12 @@ import { definitionOf } from './job.js';
 import { operate, OPERATIONS, rerunItems, stepsOf } from './job-operations.js';
 import { endedWith, itemsToRerun } from './job-step.js';
 
-/** @import { Child, FailedReasons, Items, Job, Reasons, Step } from '../lib/types.js' */
+/** @import { Child, Items, Job, Reasons, Step } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
-/** So often at most a manager is asked for the ids of reasons, in milliseconds: it may have many reasons. */
-const IDS_MOST = 10_000;
 
 /**
  * @param {Route} route
@@ -57,8 +55,6 @@ class Fanout {
   #past;
   /** @type {Source<Reasons>} */
   #reasons;
-  /** The ids of these reasons, for a search. @type {Source<Map<string, string>>} */
-  #reasonIds;
   /** @type {Source<{ children: Child[] } & Answer<Child>>} */
   #children;
   #rows = new Held((/** @type {Child} */ child) => child.job, () => void this.#children.refresh());
@@ -98,20 +94,7 @@ class Fanout {
     this.#items = new Source((signal) => get(['job', id, 'step', step, 'items'], {}, signal));
     this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
     this.#times = new Source(async (signal) => new Uint32Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'times' }), { signal })).arrayBuffer()));
-    this.#reasons = new Source(async (signal) => {
-      /** @type {Reasons} */
-      const found = await get(['job', id, 'step', step, 'items'], { format: 'reasons' }, signal);
-      const { data, at } = this.#reasonIds;
-      if (Date.now() - at > IDS_MOST && found.reasons.some(({ reason }) => !data?.has(reason))) void this.#reasonIds.refresh();
-      return found;
-    });
-    this.#reasonIds = new Source(async (signal) => {
-      const job = this.#job.data;
-      const { name, vhost } = parted(job?.workflow ?? '');
-      /** @type {FailedReasons} */
-      const { reasons } = await get(['reasons'], { workflow: name, vhost, endedAfter: job?.created }, signal);
-      return new Map(reasons.map(({ reason, reasonId }) => [reason, reasonId]));
-    });
+    this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'items'], { format: 'reasons' }, signal));
     this.#children = new Source(async (signal) => {
       const after = this.#route.query.get('after') ?? '';
       const question = `${this.#state} ${after}`;
@@ -137,7 +120,7 @@ class Fanout {
     document.removeEventListener('theme', this.#theme);
     this.#dark.removeEventListener('change', this.#theme);
     this.#observer?.disconnect();
-    for (const source of [this.#job, this.#items, this.#map, this.#times, this.#reasons, this.#reasonIds, this.#children]) source.stop();
+    for (const source of [this.#job, this.#items, this.#map, this.#times, this.#reasons, this.#children]) source.stop();
   }
 
   #theme = () => {
@@ -520,8 +503,7 @@ class Fanout {
   }
 
   /** The items of a reason, as a search finds them. @param {Reasons['reasons'][number]} group */
-  #allOf({ reason, count: many }) {
-    const reasonId = this.#reasonIds.data?.get(reason);
+  #allOf({ reason, reasonId, count: many }) {
     return many > 1 && reasonId ? html`<a href=${link(['jobs'], { parent: this.#id, reasonId })} aria-label=${plain(`List all items that failed so: ${shortReason(reason)}`)}>list all</a>` : nothing;
   }
 

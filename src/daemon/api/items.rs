@@ -270,10 +270,14 @@ struct FailureReasonsView {
 
 /// The items whose reasons have one pattern.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 #[schema(as = FailureReason)]
 struct FailureReasonView {
     /// The pattern: the reason without ids, numbers, times and quoted values.
     reason: String,
+    /// The id of the pattern, by which searches filter.
+    #[schema(value_type = String)]
+    reason_id: String,
     count: u32,
     /// When the first and the last of them failed.
     first: Rfc3339Time,
@@ -290,6 +294,7 @@ impl FailureReasonView {
         let ended = Rfc3339Time(row.ended.unwrap_or(row.created));
         FailureReasonView {
             reason: pattern.text().to_owned(),
+            reason_id: pattern.id().to_string(),
             count: 1,
             first: ended,
             last: ended,
