@@ -14,6 +14,7 @@ import { bytes, count, counted, named, plain, share, shortId, shown } from '../l
 import { ago, duration, millis, moment, nanos, span } from '../lib/time.js';
 import { childBar, doneOf } from './job-graph.js';
 import { byHand, redispatch, rerun, rerunItems } from './job-operations.js';
+import { heldBack } from './pauses.js';
 import { Payload } from './payload.js';
 
 /** @import { Attempt, Child, Definition, Job, Step, StepDefinition, StepDetail } from '../lib/types.js' */
@@ -92,6 +93,7 @@ export class StepPanel {
     const own = defined?.find((one) => one.name === name);
     const shownTab = TABS.includes(/** @type {any} */ (tab)) ? tab : 'attempts';
     const past = at !== undefined;
+    const held = past ? undefined : heldBack(job.workflow, own?.queue);
     return html`<section class="panel step-panel" aria-label="Step">
       <header class="panel-head">
         <div class="step-title"><h2>${shown(step.name)}</h2>${badge(step.state)}${step.status && step.status.toLowerCase() !== step.state ? html`<span class="word">${shown(step.status)}</span>` : nothing}</div>
@@ -99,7 +101,7 @@ export class StepPanel {
       </header>
       <p class="step-line quiet">${stepLine(step, own, now, detail)}</p>
       ${step.reason ? html`<div class="reason-box ${step.state === 'failed' ? 'failed' : 'warn'}">${icon(step.state === 'failed' ? 'failed' : 'alert')}<div><p class="reason">${reasonText(step.reason)}</p>${step.retryAt && step.state === 'running' ? html`<p class="quiet">The next attempt is due ${ago(millis(step.retryAt), now)}.</p>` : nothing}</div></div>` : nothing}
-      ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits ${step.waitsFor.limits.length ? html`for ${placeOf(step.waitsFor)}` : 'because its queue or its workflow is paused, or was until now'}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
+      ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits ${held ? html`because ${held}` : step.waitsFor.limits.length ? html`for ${placeOf(step.waitsFor)}` : 'because its queue or its workflow is paused, or was until now'}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
       ${step.warning ? html`<div class="reason-box warn">${icon('alert')}<p class="reason">${shown(step.warning)}</p></div>` : nothing}
       ${step.message && step.state === 'running' ? html`<p class="progress-text">${typeof step.progress === 'number' ? html`<b>${Math.round(step.progress <= 1 ? step.progress * 100 : step.progress)} %</b> ` : nothing}${shown(step.message)}</p>` : nothing}
       ${step.children ? this.#children(step, job) : nothing}

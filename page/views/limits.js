@@ -7,14 +7,14 @@ import { link } from '../lib/route.js';
 import { may } from '../lib/shared.js';
 import { count, plain, shown } from '../lib/text.js';
 import { millis, span } from '../lib/time.js';
-import { controlNotes, openChange, pauseCommands, pauseSign } from './pauses.js';
+import { allowed, controlNotes, openChange, pauseCommands, pauseSign } from './pauses.js';
 
 /** @import { Source } from '../lib/source.js' */
 
 /**
  * @typedef {{ key?: string, held: number, waiting: number, next?: string }} LimitKey
  *
- * @typedef {{ limit: string, vhost?: string, rate?: string, burst?: number, concurrency?: number, key?: string, fair?: string, paused?: boolean, held: number, waiting: number, keys: LimitKey[], usedBy?: string[], noLongerInFiles?: boolean }} Limit
+ * @typedef {{ limit: string, vhost?: string, rate?: string, burst?: number, concurrency?: number, key?: string, fair?: string, inFile?: import('./pauses.js').Allowed, paused?: boolean, held: number, waiting: number, keys: LimitKey[], usedBy?: string[], noLongerInFiles?: boolean }} Limit
  */
 
 /** So many keys of a limit are shown; those with the most waiting steps come first. */
@@ -68,9 +68,9 @@ function row(source, limit, key) {
 }
 
 /** @param {Limit} limit */
-function allows({ rate, burst, concurrency, fair }) {
-  const parts = [rate && (burst === undefined ? rate : `${rate}, burst ${burst}`), concurrency !== undefined && `${count(concurrency)} at once`, fair && `in turn by ${fair}`];
-  return shown(parts.filter(Boolean).join('; '));
+function allows(limit) {
+  const { fair, inFile } = limit;
+  return html`${shown([allowed(limit), fair && `in turn by ${fair}`].filter(Boolean).join('; '))}${inFile ? html` <span class="quiet">its file: ${shown(allowed(inFile))}</span>` : nothing}`;
 }
 
 /** @param {string | undefined} time */

@@ -6,7 +6,7 @@ import { act, command, curl } from '../lib/api.js';
 import { closeDialog, copied, messageOf, openDialog, tell } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
-import { controls, fullName, may } from '../lib/shared.js';
+import { controls, fullName, may, parted } from '../lib/shared.js';
 import { count, plain, shown } from '../lib/text.js';
 import { millis, moment } from '../lib/time.js';
 
@@ -16,6 +16,8 @@ import { millis, moment } from '../lib/time.js';
 
 /** @typedef {{ kind: 'queue' | 'workflow' | 'limit', name: string, vhost?: string, bus?: string }} Subject what can be paused */
 /** @typedef {{ for: string, reason: string, rate: string, burst: string, concurrency: string }} Wanted */
+
+/** @typedef {{ rate?: string, burst?: number, concurrency?: number }} Allowed what a limit allows */
 
 /** So many pauses are told above the views. */
 const TOLD = 3;
@@ -58,6 +60,11 @@ export function inForce({ kind, name, vhost = '', bus = '' }, what = 'pause') {
   return controls.data?.controls.find((one) => one.kind === wanted && one.name === name && one.vhost === vhost && (one.bus ?? '') === bus);
 }
 
+/** @param {Allowed} limit */
+export function allowed({ rate, burst, concurrency }) {
+  return [rate && (burst === undefined ? rate : `${rate}, burst ${burst}`), concurrency !== undefined && `${count(concurrency)} at once`].filter(Boolean).join('; ');
+}
+
 /** What ends a pause or a change that has no time. @param {boolean} pause */
 const openEnd = (pause) => (pause ? 'until it is resumed' : 'until it is ended');
 
@@ -65,6 +72,19 @@ const openEnd = (pause) => (pause ? 'until it is resumed' : 'until it is ended')
 function details({ kind, until, reason, by }) {
   const end = millis(until);
   return html`${until ? html`until ${moment(until, { day: Math.abs(end - Date.now()) > NEAR })}` : openEnd(kind !== 'limitChange')}${by ? html`, by ${shown(by)}` : nothing}${reason ? html`: ${shown(reason)}` : nothing}`;
+}
+
+/**
+ * What keeps the step of a job back: the pause of its workflow, or of its queue.
+ * @param {string} workflow its full name
+ * @param {string} [queue]
+ * @returns {unknown} what is paused, until when and why; nothing if neither is
+ */
+export function heldBack(workflow, queue) {
+  const { name, vhost = '' } = parted(workflow);
+  const pause = controls.data?.controls.find((one) => one.vhost === vhost && (one.kind === 'workflowPause' ? one.name === name : one.kind === 'queuePause' && one.name === queue));
+  const subject = pause && subjectOf(pause);
+  return subject && html`${subject.kind} <b>${shown(fullName(subject))}</b> is paused ${details(pause)}`;
 }
 
 /** Above every view, while something is paused. */
@@ -170,7 +190,7 @@ export function openPause(subject, done) {
 /**
  * Other values of a limit for a time.
  * @param {Subject} limit
- * @param {{ rate?: string, burst?: number, concurrency?: number }} now
+ * @param {Allowed & { inFile?: Allowed }} now
  * @param {() => void} [done]
  */
 export function openChange(limit, now, done) {
@@ -179,7 +199,7 @@ export function openChange(limit, now, done) {
   const field = (/** @type {Wanted} */ wanted, /** @type {'rate' | 'burst' | 'concurrency'} */ key, /** @type {string} */ label, /** @type {string} */ example) => html`<div><label class="label" for="change-${key}">${label}</label><input class="field" id="change-${key}" autocomplete="off" inputmode=${key === 'rate' ? 'text' : 'numeric'} placeholder=${example} .value=${wanted[key]} @input=${(/** @type {InputEvent} */ event) => { wanted[key] = /** @type {HTMLInputElement} */ (event.target).value.trim(); redraw(); }}></div>`;
   openTimed({
     title: `Change ${nameOf(limit)} for a time?`,
-    text: 'It allows this instead of what its file says. Lowering it cancels nobody who holds a place: nobody is admitted until enough have left. What is left empty stays as the file has it.',
+    text: `It allows this instead of what its file says${now.inFile ? ` (${allowed(now.inFile)})` : ''}. Lowering it cancels nobody who holds a place: nobody is admitted until enough have left. What is left empty stays as the file has it.`,
     button: 'Change it',
     wanted: { for: '1h', rate: now.rate ?? '', burst: now.burst?.toString() ?? '', concurrency: now.concurrency?.toString() ?? '' },
     fields: (wanted) => html`<div class="change-fields">${field(wanted, 'rate', 'Rate', '20/s')}${field(wanted, 'burst', 'Burst', '5')}${field(wanted, 'concurrency', 'Concurrency', '3')}</div>`,

@@ -101,6 +101,10 @@ struct StepView<'d> {
     start_within: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     wait_at_most: Option<String>,
+    /// The limits whose places its attempts claim.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    limit: &'d [Arc<str>],
     #[serde(skip_serializing_if = "Option::is_none")]
     retry: Option<RetryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,6 +198,7 @@ fn to_step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepVi
         timeout: step.timeout.map(|duration| duration.to_string()),
         start_within: step.start_within.map(|duration| duration.to_string()),
         wait_at_most: step.wait_at_most.map(|duration| duration.to_string()),
+        limit: &step.limits,
         retry: step.retry.map(to_retry_view),
         when: step.when.as_ref().map(Expression::text),
         cancel_when: step.cancel_when.as_ref().map(Expression::text),
