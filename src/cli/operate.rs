@@ -277,6 +277,8 @@ fn operate_on_all(
             "{operation}: {} would be asked; nothing was done",
             format_count(bulk.matched, "job")
         )?;
+    } else if bulk.matched == 0 {
+        writeln!(out, "{operation}: {NO_JOBS_TEXT}; nothing was done")?;
     } else {
         writeln!(
             out,
