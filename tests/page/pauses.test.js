@@ -65,6 +65,17 @@ test('a queue is paused for a time, which is told above every view until it is r
   }, { expected: /400/ });
 });
 
+test('a step whose queue is paused says so, and names no limit', async () => {
+  await manager.post('queue/pay/pause?reason=the+bank+is+down');
+  const held = await manager.create('payments', { customer: 'c2' });
+  await on(browser, manager, async ({ page, go }) => {
+    await go(`#/job/${held}?step=pay`);
+    const panel = page.locator('.step-panel .reason-box');
+    await panel.waitFor();
+    assert.match(await text(panel), /^It waits because queue pay is paused until it is resumed: the bank is down, since /);
+  });
+});
+
 test('a workflow is paused from its definition, its jobs and the palette', async () => {
   await on(browser, manager, async ({ page, go }) => {
     for (const view of ['#/definitions/payments', '#/jobs?workflow=payments']) {
@@ -111,12 +122,15 @@ test('a limit gets other values for a time, and its own again', async () => {
     await dialog.getByLabel('Why').fill('the bank is slow');
     await dialog.getByRole('button', { name: 'Change it' }).click();
     await row.locator('.control-note', { hasText: 'Changed until' }).waitFor();
-    await row.getByText('20/m, burst 3; 50 at once').waitFor();
+    await row.getByText('20/m, burst 3; 50 at once its file: 100/m, burst 1; 50 at once').waitFor();
+    await page.getByRole('button', { name: 'Change limit bank…' }).click();
+    await dialog.getByText('instead of what its file says (100/m, burst 1; 50 at once).').waitFor();
+    await page.keyboard.press('Escape');
     assert.match(await text(row.locator('.control-note')), /^Changed until \d\d:\d\d:\d\d in .*: the bank is slow End the change$/);
     assert.deepEqual((await inForce()).map((control) => [control.kind, control.name, control.rate, control.burst, control.concurrency, control.reason, lasts(control)]), [['limitChange', 'bank', '20/m', 3, undefined, 'the bank is slow', 3_600_000]]);
     assert.equal(await banner(page).count(), 0, 'nothing is paused');
     await row.getByRole('button', { name: 'End the change of limit bank' }).click();
-    await row.getByText('100/m, burst 1; 50 at once').waitFor();
+    await row.getByText('100/m, burst 1; 50 at once', { exact: true }).waitFor();
     assert.equal(await row.locator('.control-note').count(), 0);
     assert.deepEqual(await inForce(), []);
     // And it is paused.
