@@ -1,7 +1,7 @@
 //! Caches ended jobs that were rebuilt from long records, jobs as they were after an entry, the
-//! attempts of their steps, and the maps, times and reasons of their items. Each value has the version of
-//! the record that it was derived from. It is used only for that version, which every read asks the
-//! journal for. So it cannot be stale, whatever happened to the job.
+//! attempts of their steps, and the maps, times and reasons of their items. Each value has the
+//! version of the record that it was derived from. It is used only for that version, which every
+//! read asks the journal for. So it cannot be stale, whatever happened to the job.
 
 use crate::actors::memory::job_bytes;
 use crate::settings::HttpSettings;
@@ -29,8 +29,8 @@ const REBUILD_LOCKS: usize = 16;
 /// in a few milliseconds.
 pub(super) const LONG_RECORD_ENTRIES: u64 = 1_000;
 
-/// The fewest items of a fan-out whose map, times and reasons are cached. Those of a smaller one are read in
-/// a few milliseconds.
+/// The fewest items of a fan-out whose map, times and reasons are cached. Those of a smaller one
+/// are read in a few milliseconds.
 pub(super) const MANY_ITEMS: u32 = 1_000;
 
 /// A cache of what was derived from records. What was used last is kept longest. Its bytes count in

@@ -45,7 +45,7 @@ fn what_cannot_be_a_column_is_refused_with_the_remedy() {
         ("columns: { a: job.x, A: job.y }".to_owned(), "differs from the column \"a\", at 1:"),
         ("columns: { ship: job.x }".to_owned(), "has the name \"Ship\" too"),
         ("columns: { a: steps.invoise.output.x }".to_owned(), "did you mean \"invoice\"?"),
-        ("columns: { a: \"job.\" }".to_owned(), "the condition \"job.\""),
+        ("columns: { a: \"job.\" }".to_owned(), "the expression \"job.\" of \"a\""),
         ("columns: { a: 5 }".to_owned(), "expected a condition"),
         ("columns: { a: \"5\" }".to_owned(), "\"a\" is the same for every job"),
         ("columns: { a: job }".to_owned(), "\"a\" gives an object"),
