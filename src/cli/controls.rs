@@ -33,10 +33,9 @@ pub(super) struct ControlsResponse {
 }
 
 impl ControlsResponse {
-    /// Reads what is in force. A manager that stands by does not know it: its lists have no notes.
-    pub(super) fn read(client: &Client) -> ControlsResponse {
-        let body = client.get("/api/controls").ok();
-        body.and_then(|body| parse_response(&body).ok()).unwrap_or_default()
+    /// Reads what is in force. Only the active manager knows it.
+    pub(super) fn read(client: &Client) -> Result<ControlsResponse, ClientError> {
+        parse_response(&client.get("/api/controls")?)
     }
 
     /// Returns the notes about a queue, a workflow or a limit. `kinds`: what controls of it are

@@ -91,7 +91,7 @@ pub(super) fn list_limits(
 ) -> Result<(), ClientError> {
     let client = Client::new(&arguments.target)?;
     let body = client.get("/api/limits")?;
-    let controls = ControlsResponse::read(&client);
+    let controls = ControlsResponse::read(&client)?;
     let now = clock::now();
     let mut table = Table::new(&[
         ("LIMIT", ColumnRole::Key),
