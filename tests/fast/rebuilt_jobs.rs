@@ -107,6 +107,13 @@ fn the_cache_answers_as_the_journal_does_after_each_change_of_a_job() {
     });
 }
 
+/// Creates the job, and completes its step `first`, so that `each` has so many items.
+async fn create_items(api: &Api, count: usize) {
+    api.create_job(&format!("two?id={ID}"), &long_message("some text")).await;
+    let output = json!({ "items": (0..count).collect::<Vec<usize>>() }).to_string();
+    api.post_until_accepted(&format!("/api/job/{ID}/step/first"), &output).await;
+}
+
 /// Completes the child jobs of step `each`, once there are `count` that have not ended.
 async fn complete_items(api: &Api, count: usize) {
     complete_items_but(api, count, 0).await;
@@ -160,10 +167,7 @@ fn the_items_and_the_past_of_an_ended_job_are_read_once() {
         let manager = TestManager::with(WORKFLOW).await;
         let api = Api::new(&manager).await;
         let job = format!("/api/job/{ID}");
-        let items: Vec<usize> = (0..ITEMS).collect();
-        let output = json!({ "items": items }).to_string();
-        api.create_job(&format!("two?id={ID}"), &long_message("some text")).await;
-        api.post_until_accepted(&format!("{job}/step/first"), &output).await;
+        create_items(&api, ITEMS).await;
         complete_items(&api, ITEMS).await;
         until_read_from_journal(&manager, &api, "completed").await;
         until_kept(&api).await;
@@ -208,10 +212,7 @@ fn the_items_of_a_step_that_failed_are_read_once() {
         let manager = TestManager::with(WORKFLOW).await;
         let api = Api::new(&manager).await;
         let job = format!("/api/job/{ID}");
-        let items: Vec<usize> = (0..ITEMS).collect();
-        api.create_job(&format!("two?id={ID}"), &long_message("some text")).await;
-        let output = json!({ "items": items }).to_string();
-        api.post_until_accepted(&format!("{job}/step/first"), &output).await;
+        create_items(&api, ITEMS).await;
         complete_items_but(&api, ITEMS, 500).await;
         let running = format!("{job}/children?step=each&state=running&limit=1");
         let page = api.until(&running, |page| page["children"][0]["job"].is_string()).await;
