@@ -70,7 +70,7 @@ function follow() {
   const route = parseRoute(location.hash);
   app.route = route;
   const { key, make } = viewFor(route);
-  if (app.dialog) closeDialog();
+  if (app.dialog && openedAt !== location.hash) closeDialog();
   enterPlace();
   if (app.view && key === shownKey) {
     forget();
@@ -139,12 +139,15 @@ export function setQuery(changes, options) {
 
 /** Where the keyboard was when the dialog came. @type {Element | null} */
 let opener = null;
+/** The address where it came. The page hears of a new address a moment after it is there: what was opened in that moment stays. */
+let openedAt = '';
 
 /** @param {Dialog} dialog */
 export function openDialog(dialog) {
   if (!app.dialog) opener = document.activeElement;
   app.dialog?.closed?.();
   app.dialog = dialog;
+  openedAt = location.hash;
   redraw();
 }
 

@@ -80,7 +80,8 @@ for (const [name, run] of /** @type {[string, (page: Page, go: (hash: string) =>
     await go('#/jobs?workflow=short');
     // A button that is pressed, and then the list.
     await page.locator('.chip-state.running').click();
-    await page.waitForFunction(() => location.hash.includes('state=running'));
+    // The address is there before the list is.
+    await page.waitForSelector('.chip-state.running[aria-pressed=true]');
     await page.keyboard.press('j');
     await page.keyboard.press('j');
     await page.keyboard.press('Enter');

@@ -364,6 +364,23 @@ test('everything can be done with the keyboard alone', async () => {
   });
 });
 
+test('what is opened while the page goes to a new address stays, and what was open before is closed', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await go('#/');
+    // In one breath: the browser tells of the address when both are done.
+    const opened = (/** @type {string} */ hash) => page.evaluate((hash) => new Promise((resolve) => {
+      addEventListener('hashchange', resolve, { once: true });
+      location.hash = hash;
+      dispatchEvent(new KeyboardEvent('keydown', { key: 'k', ctrlKey: true }));
+    }).then(() => undefined), hash);
+    await opened('#/jobs');
+    await page.waitForSelector('.jobs-table');
+    assert.equal(await page.locator('dialog.palette').count(), 1);
+    await page.evaluate(() => { location.hash = '#/manager'; });
+    await page.waitForSelector('.palette', { state: 'detached' });
+  });
+});
+
 test('a token is asked for, kept in the tab, and never in an address', async () => {
   const guarded = await start({ settings: { HTTP__TOKEN: 'a-secret-of-this-test' } });
   try {
