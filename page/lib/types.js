@@ -108,7 +108,7 @@
  *
  * @typedef {{ n: number, at: string, kind: string, step?: string, attempt?: number, payload?: string, payloadBytes?: number, payloadOmitted?: boolean, item?: number, items?: number, from?: number, count?: number, job?: string, reason?: string, status?: string, message?: string, progress?: unknown, warning?: string, retryAt?: string, queue?: string, raw?: string }} Entry
  *
- * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, label?: string, columns?: Record<string, string | number | boolean>, startsAt?: string, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
+ * @typedef {{ job: string, workflow: string, state: string, created: string, ended?: string, reason?: string, label?: string, columns?: Record<string, string | number | boolean>, startsAt?: string, failedItems?: boolean, steps?: { done?: number, total: number }, step?: string, item?: number }} Found
  * @typedef {{ job: string, workflow: string, root?: string, task?: string, item?: number, label?: string, columns?: Record<string, string | number | boolean>, step: string, attempt: number, status: string, since: string, statusKey?: string, statuses?: string[] }} InboxStep
  * @typedef {{ steps: InboxStep[], count: number, workflows: Record<string, number>, unreadable: number, next?: string }} InboxPage
  *

@@ -329,7 +329,7 @@ class JobsView {
           <td class="number c-took">${starts ? html`<span class="quiet">–</span>` : html`${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}`}</td>
           ${steps ? html`<td class="number c-steps">${job.steps?.done !== undefined ? html`${count(job.steps.done)}<span class="quiet"> / ${count(job.steps.total)}</span>` : html`<span class="quiet" title="Its own page tells which">${job.steps ? html`– / ${count(job.steps.total)}` : '–'}</span>`}</td>` : nothing}
           ${columns.map((name) => html`<td class="c-column">${job.columns?.[name] === undefined ? nothing : html`<span class="quiet c-name">${shown(name)} </span>${this.#value(name, String(job.columns[name]))}`}</td>`)}
-          <td class="c-reason">${starts ? html`<span>starts at ${moment(starts)}</span>` : html`<span title=${plain(job.reason ?? '')}>${shown(shortReason(job.reason ?? ''))}</span>`}</td>
+          <td class="c-reason">${starts ? html`<span>starts at ${moment(starts)}</span>` : job.failedItems ? html`<span class="quiet">some items failed</span>` : html`<span title=${plain(job.reason ?? '')}>${shown(shortReason(job.reason ?? ''))}</span>`}</td>
         </tr>`;
       })}</tbody>
     </table></div>`;

@@ -5,7 +5,7 @@ use super::client::Client;
 use super::error::ClientError;
 use super::job::{ChildrenPage, children_table};
 use super::list_printer::{ListStyle, Listing};
-use super::responses::{parse_list, parse_response};
+use super::responses::{JobResponse, parse_list, parse_response};
 use super::table::{ColumnRole, Table};
 use super::text::Text;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -55,7 +55,7 @@ struct ReasonResponse {
     job: Text,
 }
 
-/// Runs `items ID STEP`: prints the counts, then the child jobs or the reasons for failures.
+/// Runs `items ID [STEP]`: prints the counts, then the child jobs or the reasons for failures.
 pub(super) fn list_items(
     arguments: &ItemsArguments,
     out: &mut dyn Write,
@@ -63,20 +63,19 @@ pub(super) fn list_items(
     let client = Client::new(&arguments.list.target)?;
     let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let job = format!("/api/job/{}", arguments.id.resolve(&client)?);
-    let step = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
-    let counts = client.get(&format!("{job}/step/{step}/items"))?;
+    let step = arguments.step.clone().map_or_else(|| find_fan_out(&client, &job), Ok)?;
+    let items = format!("{job}/step/{}/items", utf8_percent_encode(&step, NON_ALPHANUMERIC));
+    let counts = client.get(&items)?;
     if style.is_for_people() {
         print_counts(&parse_response(&counts)?, out)?;
     }
     if arguments.reasons {
-        return print_reasons(&client, &format!("{job}/step/{step}/items"), style, out);
+        return print_reasons(&client, &items, style, out);
     }
     let state = if arguments.failed { Some("failed".to_owned()) } else { arguments.state.clone() };
     let optional_parameters = [("state", state), ("after", arguments.after.clone())];
-    let mut query = vec![
-        ("step".to_owned(), arguments.step.clone()),
-        ("limit".to_owned(), arguments.limit.to_string()),
-    ];
+    let mut query =
+        vec![("step".to_owned(), step), ("limit".to_owned(), arguments.limit.to_string())];
     query.extend(
         optional_parameters.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))),
     );
@@ -90,6 +89,29 @@ pub(super) fn list_items(
     Listing { body, entries, table, empty_text: "no such child jobs" }.print(style, out)?;
     page.print_next_page_hint(style, out)?;
     Ok(())
+}
+
+/// Returns the name of the only step of a job that has items. `job` is the path of the job.
+fn find_fan_out(client: &Client, job: &str) -> Result<String, ClientError> {
+    let response: JobResponse = parse_response(&client.get(&format!("{job}?view=light"))?)?;
+    let mut names: Vec<String> = response
+        .steps
+        .iter()
+        .filter(|step| step.children.is_some())
+        .map(|step| step.name.to_string())
+        .collect();
+    match names.len() {
+        1 => Ok(names.remove(0)),
+        0 => Err(ClientError::Refused(format!(
+            "no step of job {} has items, or none has them yet",
+            response.uuid
+        ))),
+        _ => Err(ClientError::Usage(format!(
+            "several steps of job {0} have items. Name one of them: items {0} {1}",
+            response.uuid,
+            names.join("|")
+        ))),
+    }
 }
 
 /// Prints the reasons for failures, each with its count and its first item.

@@ -84,9 +84,20 @@ struct JobMatchResponse {
     /// When it begins; `None`: it has begun.
     #[serde(rename = "startsAt")]
     starts_at: Option<Text>,
+    /// Whether it has completed although items of its fan-outs failed.
+    #[serde(default, rename = "failedItems")]
+    has_failed_items: bool,
     label: Option<Text>,
     #[serde(default)]
     columns: Value,
+}
+
+impl JobMatchResponse {
+    /// Returns why it is as it is: also of a completed job that something was amiss.
+    fn reason(&self) -> &str {
+        let amiss = if self.has_failed_items { "some items failed" } else { "" };
+        self.reason.as_deref().unwrap_or(amiss)
+    }
 }
 
 /// A page of search results.
@@ -526,7 +537,7 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
             &*job.state,
             &*job.created,
             job.ended.as_deref().unwrap_or_default(),
-            job.reason.as_deref().unwrap_or_default(),
+            job.reason(),
             job.starts_at.as_deref().unwrap_or_default(),
             job.label.as_deref().unwrap_or_default(),
             &format_columns(&job.columns),

@@ -297,6 +297,8 @@ pub struct SearchHit {
     pub parent_item: Option<(StepIndex, u32)>,
     /// The number of steps of the job; `None` if its definition cannot be read.
     pub steps: Option<usize>,
+    /// Whether it has completed although items of its own fan-outs failed.
+    pub has_failed_items: bool,
     /// The cells of a root job's label and columns that are not empty, in the order of its
     /// definition.
     pub cells: Vec<NamedCell>,

@@ -59,6 +59,7 @@ test('a filter leaves the completed jobs with failed items, and its failed items
   await on(browser, manager, async ({ page, go }) => {
     await go('#/jobs?workflow=parcels');
     await listed(page, 2);
+    assert.deepEqual((await page.locator('.c-reason').allInnerTexts()).sort(), ['', 'some items failed']);
     await page.getByRole('button', { name: 'with failed items' }).click();
     await listed(page, 1);
     assert.match(page.url(), /failedItems=true/);

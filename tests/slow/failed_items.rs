@@ -33,6 +33,11 @@ fn with_failed_items(daemon: &Daemon) -> Vec<Value> {
     let found = daemon.api.get("/api/jobs/search?failedItems=true&count=true").expect(200).json();
     let jobs = found["jobs"].as_array().expect("a list");
     assert_eq!(found["count"], jobs.len(), "{found}");
+    // Every list tells them from others.
+    let all = daemon.api.get("/api/jobs/search").expect(200).json();
+    let all = all["jobs"].as_array().expect("a list");
+    let told: Vec<&Value> = all.iter().filter(|job| job["failedItems"] == true).collect();
+    assert_eq!(told, jobs.iter().collect::<Vec<_>>());
     jobs.iter().map(|job| job["job"].clone()).collect()
 }
 
@@ -118,6 +123,7 @@ fn the_command_line_finds_jobs_with_failed_items_and_mends_them() {
     let ask = |arguments: &[&str]| run(command().args(arguments).args(["--server", &daemon.url()]));
     let found = ask(&["search", "--failed-items", "--state", "completed"]);
     assert!(ids.iter().all(|id| found.stdout.contains(&id.to_string())), "{found}");
+    assert_eq!(found.stdout.matches("some items failed").count(), 2, "{found}");
     let bulk = ["rerun", "--failed-items", "--step", "each", "--items", "failed"];
     let done = ask(&bulk);
     assert!(done.stdout.contains("rerun: 2 of 2 jobs done, 0 refused"), "{done}");

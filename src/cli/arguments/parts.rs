@@ -64,8 +64,8 @@ pub(crate) struct StepArguments {
 pub(crate) struct ItemsArguments {
     /// The id of a job or child job; of a job also its first digits
     pub(crate) id: JobRef,
-    /// The step
-    pub(crate) step: String,
+    /// The step; may be left out where one step of the job has items
+    pub(crate) step: Option<String>,
     /// Only the items that failed: --state failed
     #[arg(long, conflicts_with = "state")]
     pub(crate) failed: bool,

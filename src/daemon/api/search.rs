@@ -403,6 +403,9 @@ pub(super) struct FoundJobView<'a> {
     created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Rfc3339Time>,
+    /// It has completed, although items of its own fan-outs failed.
+    #[serde(rename = "failedItems", skip_serializing_if = "std::ops::Not::not")]
+    has_failed_items: bool,
     /// The index of the item, for a child job.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u32>,
@@ -468,6 +471,7 @@ impl<'a> FoundJobView<'a> {
             steps: hit.steps.map(|total| StepCounts { done: count_done_steps(total), total }),
             created: Rfc3339Time(hit.created),
             ended: hit.ended.map(Rfc3339Time),
+            has_failed_items: hit.has_failed_items,
             job: hit.id,
             starts_at: listed_state.and_then(|listed| listed.begins_at).map(Rfc3339Time),
             reason: hit.reason.as_ref().map(|reason| truncate(reason, REASON_CHARS_MAX)),

@@ -167,7 +167,9 @@ fn build_query(
         columns.iter().map(|column| format!("j.{column} {direction}")).collect();
     let sql = format!(
         "SELECT j.number, j.id, j.workflow, j.state, j.created, j.ended, j.step, j.item, \
-         j.definition, j.graph, j.parent FROM jobs j WHERE {} ORDER BY {} LIMIT ${}",
+         j.definition, j.graph, j.parent, \
+         EXISTS (SELECT 1 FROM tolerated t WHERE t.job = j.number) \
+         FROM jobs j WHERE {} ORDER BY {} LIMIT ${}",
         conditions.sql.join(" AND "),
         order_terms.join(", "),
         conditions.params.len() + 1
@@ -199,6 +201,7 @@ impl FoundJob {
             reason: None,
             parent_item,
             steps: None,
+            has_failed_items: row.get(11),
             cells: Vec::new(),
         };
         let graph = usize::try_from(row.get::<_, i32>(9)).unwrap_or(usize::MAX);

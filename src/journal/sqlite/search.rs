@@ -205,7 +205,8 @@ impl JobFilter {
         let columns = "number, id, jobs.workflow, state, created, jobs.ended, step, item, \
                        definition, graph, parent";
         let sql = format!(
-            "SELECT {columns} FROM {source} {cursor_condition} {grouping} ORDER BY {} LIMIT ?",
+            "SELECT {columns}, {WITH_FAILED_ITEMS} FROM {source} {cursor_condition} {grouping} \
+             ORDER BY {} LIMIT ?",
             order_terms.join(", ")
         );
         (sql, values)
@@ -247,6 +248,7 @@ impl SearchRecords for Reader {
                             reason: None,
                             parent_item,
                             steps: None,
+                            has_failed_items: row.get(11)?,
                             cells: Vec::new(),
                         };
                         Ok((hit, (row.get(8)?, row.get::<_, u16>(9)?.into())))

@@ -100,6 +100,11 @@ fn items_are_counted_and_listed() {
     assert_eq!(page.trim(), children[0].to_string());
     let wrong = client(&daemon, &["items", &id, "eech"]);
     assert!(wrong.code == Some(1) && wrong.stderr.contains("each"), "{wrong}");
+    // Where one step alone has items, it is meant.
+    let unnamed = printed(&daemon, &["items", &id, "--failed", "-o", "name"]);
+    assert_eq!(unnamed.trim(), children[2].to_string());
+    let without = client(&daemon, &["items", &children[0].to_string()]);
+    assert!(without.code == Some(1) && without.stderr.contains("has items"), "{without}");
 }
 
 #[test]
