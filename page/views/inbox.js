@@ -3,25 +3,24 @@
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { keyed } from '../vendor/lit-html@3.3.3/directives/keyed.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
-import { act, get } from '../lib/api.js';
-import { app, go, messageOf, refusal, tell } from '../lib/app.js';
+import { get } from '../lib/api.js';
+import { app, go, refusal, tell } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, named, plain, shortId, shown } from '../lib/text.js';
-import { ago, millis, moment, span } from '../lib/time.js';
-import { whyField } from './job-operations.js';
-import { Payload } from './payload.js';
+import { millis, span } from '../lib/time.js';
+import { Panel } from './inbox-decision.js';
+import { columnsOf, keyOf, letterLink, placeOf } from './inbox-letter.js';
 
-/** @import { InboxPage, InboxStep } from '../lib/types.js' */
+/** @import { InboxPage } from '../lib/types.js' */
+/** @import { Letter } from './inbox-letter.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 /**
- * @typedef {InboxStep & { key: string }} Letter a step that waits for a person
  * @typedef {{ letters: Letter[], total: number, workflows: Record<string, number>, more: boolean, unreadable: number, whole: boolean }} Inbox `whole`: its letters are there, not their number alone
  */
 
@@ -33,9 +32,6 @@ let open = false;
 
 /** The workflow that its view is about; empty: all. */
 let wanted = '';
-
-/** @param {string} job @param {string} step */
-const keyOf = (job, step) => `${job} ${step}`;
 
 /** @type {Source<Inbox>} */
 export const inbox = new Source(async (signal) => {
@@ -85,19 +81,6 @@ function notify({ letters, total, more }) {
 
 /** Browsers have notifications on secure origins alone. */
 const canNotify = () => 'Notification' in globalThis && isSecureContext;
-
-/** Which item of which task a child job is for. @param {Letter} letter */
-const placeOf = ({ task, item }) => (task === undefined ? nothing : html` <span class="letter-item">${shown(task)} ${count(item)}</span>`);
-
-/** The columns of its workflow, in one line: they tell steps apart that are called alike. @param {Letter} letter */
-function columnsOf({ columns = {} }) {
-  const all = Object.entries(columns).map(([name, value]) => ({ name, value: String(value) }));
-  if (!all.length) return nothing;
-  return html`<span class="quiet letter-columns" title=${plain(all.map(({ name, value }) => `${name} ${value}`).join(' · '))}>${all.map(({ name, value }, index) => html`${index ? ' · ' : ''}${shown(name)} <b>${shown(value)}</b>`)}</span>`;
-}
-
-/** @param {Letter} letter */
-const letterLink = (letter) => link(['inbox'], { job: letter.job, step: letter.step });
 
 /** Looks now and then, for the number in the side bar; and also while the page is hidden, if one wants to be told. */
 export function watchInbox() {
@@ -239,106 +222,5 @@ class InboxView {
     const at = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + (event.key === 'j' ? 1 : -1)))]?.focus();
     return true;
-  }
-}
-
-/** What is to be judged, and the decision beside it. */
-class Panel {
-  key;
-  #letter;
-  #decided;
-  #input;
-  /** It is asked for when it is wanted. @type {Payload | undefined} */
-  #message;
-  #text;
-  #reason = '';
-  #problem = '';
-  #busy = false;
-  /** It was to be completed without a status. */
-  #asked = false;
-
-  /**
-   * @param {Letter} letter
-   * @param {() => void} decided
-   */
-  constructor(letter, decided) {
-    this.key = letter.key;
-    this.#letter = letter;
-    this.#decided = decided;
-    const { step } = letter;
-    this.#input = new Payload(['job', letter.job, 'step', step, 'input'], { name: `${step} input`, none: 'It has no input.' });
-    this.#text = this.#output('');
-  }
-
-  stop() {
-    this.#input.stop();
-    this.#message?.stop();
-  }
-
-  /** @param {string} word */
-  #output(word) {
-    const { statusKey } = this.#letter;
-    return statusKey ? `{\n  ${JSON.stringify(statusKey)}: ${JSON.stringify(word)}\n}` : '{}';
-  }
-
-  /** Whether the status is to be chosen yet. What is no JSON object is for the manager to refuse. */
-  #unchosen() {
-    const { statusKey, statuses } = this.#letter;
-    if (!statusKey || !statuses?.length) return false;
-    try {
-      const output = JSON.parse(this.#text);
-      return output !== null && typeof output === 'object' && !Array.isArray(output) && (!Object.hasOwn(output, statusKey) || output[statusKey] === '');
-    } catch {
-      return false;
-    }
-  }
-
-  /** @param {'result' | 'error'} type */
-  async #send(type) {
-    const { step, job } = this.#letter;
-    this.#asked = type === 'result' && this.#unchosen();
-    if (this.#asked) {
-      this.#problem = '';
-      redraw();
-      /** @type {HTMLElement | null} */ (document.querySelector('.inbox-form .choices button'))?.focus();
-      return;
-    }
-    this.#busy = true;
-    this.#problem = '';
-    redraw();
-    try {
-      const reason = this.#reason.trim();
-      if (type === 'error' && !reason) throw new Error('Say why it fails: the reason is kept in the record.');
-      await act('POST', ['job', job, 'step', step], { type, reason: type === 'error' ? undefined : reason || undefined }, type === 'error' ? JSON.stringify({ error: reason }) : this.#text);
-      tell(type === 'error' ? `Step ${step} was failed by hand` : `Step ${step} was completed by hand`);
-      this.#decided();
-    } catch (error) {
-      this.#problem = messageOf(error);
-    }
-    this.#busy = false;
-    redraw();
-  }
-
-  /** @param {boolean} waits */
-  template(waits) {
-    const { workflow, step, job, root, label, since, statusKey, statuses } = this.#letter;
-    // The first word is the one that it has while it waits.
-    const words = (statusKey ? statuses?.slice(1) : undefined) ?? [];
-    const missing = this.#asked && this.#unchosen();
-    return html`<section class="panel inbox-panel" aria-label="Decision">
-      <header class="panel-head"><div class="step-title"><h2>${shown(step)}</h2><span class="quiet">${shown(workflow)}</span></div><span class="space"></span><a class="button small" href=${link(['job', job], { step })}>${label === undefined || root ? html`Job ${shown(shortId(job))}` : named(label, job)}</a></header>
-      <p class="step-line quiet">waits since ${moment(since)}${root ? html`, ${placeOf(this.#letter)} of <a href=${link(['job', root])}>${named(label, root)}</a>` : nothing}</p>
-      <div class="tab-body"><h3>What it was given</h3>${this.#input.template()}
-        <details class="why-more" @toggle=${() => { this.#message ??= new Payload(['job', job, 'message'], { name: 'message', none: 'The job has no message.' }); redraw(); }}><summary>The job’s message</summary>${this.#message?.template() ?? nothing}</details></div>
-      ${!waits ? html`<p class="calm">It does not wait any more.</p>` : !may() ? html`<p class="calm">Your token may look, and not decide.</p>` : html`<form class="dialog-form inbox-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#send('result'); }}>
-        ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'inbox-missing' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === this.#output(word) ? 'true' : 'false'} @click=${() => { this.#text = this.#output(word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
-        ${missing ? html`<p class="problem" id="inbox-missing" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(statusKey)}</code> is empty.</span></p>` : nothing}
-        <label class="label" for="inbox-output">Output, a JSON object</label>
-        <textarea id="inbox-output" class="field code-field" rows="3" spellcheck="false" required .value=${this.#text} @input=${(/** @type {InputEvent} */ event) => { this.#text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
-        ${whyField((text) => { this.#reason = text; })}
-        ${this.#problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(this.#problem)}</span></p>` : nothing}
-        <footer class="dialog-foot"><button type="button" class="button" ?disabled=${this.#busy} @click=${() => this.#send('error')}>Fail it</button><button class="button primary" ?disabled=${this.#busy}>Complete it</button></footer>
-      </form>`}
-    </section>`;
   }
 }

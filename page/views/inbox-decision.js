@@ -1,0 +1,155 @@
+// The decision on a step that waits for a person: what is to be judged, and the form beside it.
+
+import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { act } from '../lib/api.js';
+import { messageOf, tell } from '../lib/app.js';
+import { icon } from '../lib/icons.js';
+import { redraw } from '../lib/redraw.js';
+import { link } from '../lib/route.js';
+import { may } from '../lib/shared.js';
+import { named, shortId, shown } from '../lib/text.js';
+import { moment } from '../lib/time.js';
+import { placeOf } from './inbox-letter.js';
+import { whyField } from './job-operations.js';
+import { Payload } from './payload.js';
+
+/** @import { Letter } from './inbox-letter.js' */
+
+/** @typedef {{ type: 'result' | 'error', output: string, reason: string }} Verdict */
+
+/**
+ * @param {Letter} letter
+ * @param {Verdict} verdict
+ */
+export function decide({ job, step }, { type, output, reason }) {
+  if (type === 'error') return act('POST', ['job', job, 'step', step], { type }, JSON.stringify({ error: reason }));
+  return act('POST', ['job', job, 'step', step], { type, reason: reason || undefined }, output);
+}
+
+/** The form of a decision. */
+export class DecisionForm {
+  #letter;
+  #send;
+  #text;
+  #reason = '';
+  #problem = '';
+  #busy = false;
+  /** It was to be completed without a status. */
+  #asked = false;
+
+  /**
+   * @param {Letter} letter the step, or one of several that are alike
+   * @param {(verdict: Verdict) => Promise<void>} send
+   */
+  constructor(letter, send) {
+    this.#letter = letter;
+    this.#send = send;
+    this.#text = this.#output('');
+  }
+
+  /** @param {string} word */
+  #output(word) {
+    const { statusKey } = this.#letter;
+    return statusKey ? `{\n  ${JSON.stringify(statusKey)}: ${JSON.stringify(word)}\n}` : '{}';
+  }
+
+  /** Whether the status is to be chosen yet. What is no JSON object is for the manager to refuse. */
+  #unchosen() {
+    const { statusKey, statuses } = this.#letter;
+    if (!statusKey || !statuses?.length) return false;
+    try {
+      const output = JSON.parse(this.#text);
+      return output !== null && typeof output === 'object' && !Array.isArray(output) && (!Object.hasOwn(output, statusKey) || output[statusKey] === '');
+    } catch {
+      return false;
+    }
+  }
+
+  /** @param {Verdict['type']} type */
+  async #decide(type) {
+    // A second click may come before the buttons are drawn as disabled.
+    if (this.#busy) return;
+    this.#problem = '';
+    this.#asked = type === 'result' && this.#unchosen();
+    if (this.#asked) {
+      redraw();
+      /** @type {HTMLElement | null} */ (document.querySelector('.inbox-form .choices button'))?.focus();
+      return;
+    }
+    const reason = this.#reason.trim();
+    if (type === 'error' && !reason) {
+      this.#problem = 'Say why: the record keeps the reason of a failure.';
+      redraw();
+      return;
+    }
+    this.#busy = true;
+    redraw();
+    try {
+      await this.#send({ type, output: this.#text, reason });
+    } catch (error) {
+      this.#problem = messageOf(error);
+    }
+    this.#busy = false;
+    redraw();
+  }
+
+  /** @param {{ fail: string, complete: string }} words of its buttons */
+  template({ fail, complete }) {
+    const { statusKey, statuses } = this.#letter;
+    // The first word is the one that it has while it waits.
+    const words = (statusKey ? statuses?.slice(1) : undefined) ?? [];
+    const missing = this.#asked && this.#unchosen();
+    return html`<form class="dialog-form inbox-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#decide('result'); }}>
+      ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'inbox-missing' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === this.#output(word) ? 'true' : 'false'} @click=${() => { this.#text = this.#output(word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
+      ${missing ? html`<p class="problem" id="inbox-missing" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(statusKey)}</code> is empty.</span></p>` : nothing}
+      <label class="label" for="inbox-output">Output, a JSON object</label>
+      <textarea id="inbox-output" class="field code-field" rows="3" spellcheck="false" required .value=${this.#text} @input=${(/** @type {InputEvent} */ event) => { this.#text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
+      ${whyField((text) => { this.#reason = text; })}
+      ${this.#problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(this.#problem)}</span></p>` : nothing}
+      <footer class="dialog-foot"><button type="button" class="button" ?disabled=${this.#busy} @click=${() => this.#decide('error')}>${fail}</button><button class="button primary" ?disabled=${this.#busy}>${complete}</button></footer>
+    </form>`;
+  }
+}
+
+/** What is to be judged, and the decision below it. */
+export class Panel {
+  key;
+  #letter;
+  #input;
+  /** It is asked for when it is wanted. @type {Payload | undefined} */
+  #message;
+  #form;
+
+  /**
+   * @param {Letter} letter
+   * @param {() => void} decided
+   */
+  constructor(letter, decided) {
+    const { key, job, step } = letter;
+    this.key = key;
+    this.#letter = letter;
+    this.#input = new Payload(['job', job, 'step', step, 'input'], { name: `${step} input`, none: 'It has no input.' });
+    this.#form = new DecisionForm(letter, async (verdict) => {
+      await decide(letter, verdict);
+      tell(verdict.type === 'error' ? `Step ${step} was failed by hand` : `Step ${step} was completed by hand`);
+      decided();
+    });
+  }
+
+  stop() {
+    this.#input.stop();
+    this.#message?.stop();
+  }
+
+  /** @param {boolean} waits */
+  template(waits) {
+    const { workflow, step, job, root, label, since } = this.#letter;
+    return html`<section class="panel inbox-panel" aria-label="Decision">
+      <header class="panel-head"><div class="step-title"><h2>${shown(step)}</h2><span class="quiet">${shown(workflow)}</span></div><span class="space"></span><a class="button small" href=${link(['job', job], { step })}>${label === undefined || root ? html`Job ${shown(shortId(job))}` : named(label, job)}</a></header>
+      <p class="step-line quiet">waits since ${moment(since)}${root ? html`, ${placeOf(this.#letter)} of <a href=${link(['job', root])}>${named(label, root)}</a>` : nothing}</p>
+      <div class="tab-body"><h3>What it was given</h3>${this.#input.template()}
+        <details class="why-more" @toggle=${() => { this.#message ??= new Payload(['job', job, 'message'], { name: 'message', none: 'The job has no message.' }); redraw(); }}><summary>The job’s message</summary>${this.#message?.template() ?? nothing}</details></div>
+      ${!waits ? html`<p class="calm">It does not wait any more.</p>` : !may() ? html`<p class="calm">Your token may look, and not decide.</p>` : this.#form.template({ fail: 'Fail it', complete: 'Complete it' })}
+    </section>`;
+  }
+}
