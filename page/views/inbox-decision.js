@@ -93,8 +93,8 @@ export class DecisionForm {
     redraw();
   }
 
-  /** @param {{ fail: string, complete: string }} words of its buttons */
-  template({ fail, complete }) {
+  /** @param {{ fail: string, complete: string, hint?: string, asks?: unknown, ready?: boolean }} words of its buttons; `hint`: whose output it is; `asks`: what is to be answered before it is `ready` */
+  template({ fail, complete, hint, asks = nothing, ready = true }) {
     const { statusKey, statuses } = this.#letter;
     // The first word is the one that it has while it waits.
     const words = (statusKey ? statuses?.slice(1) : undefined) ?? [];
@@ -102,11 +102,12 @@ export class DecisionForm {
     return html`<form class="dialog-form inbox-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#decide('result'); }}>
       ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'inbox-missing' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === this.#output(word) ? 'true' : 'false'} @click=${() => { this.#text = this.#output(word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
       ${missing ? html`<p class="problem" id="inbox-missing" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(statusKey)}</code> is empty.</span></p>` : nothing}
-      <label class="label" for="inbox-output">Output, a JSON object</label>
+      <label class="label" for="inbox-output">Output, a JSON object${hint ? html` <span class="quiet">(${hint})</span>` : nothing}</label>
       <textarea id="inbox-output" class="field code-field" rows="3" spellcheck="false" required .value=${this.#text} @input=${(/** @type {InputEvent} */ event) => { this.#text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
-      ${whyField((text) => { this.#reason = text; })}
+      ${whyField((text) => { this.#reason = text; }, this.#reason)}
+      ${asks}
       ${this.#problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(this.#problem)}</span></p>` : nothing}
-      <footer class="dialog-foot"><button type="button" class="button" ?disabled=${this.#busy} @click=${() => this.#decide('error')}>${fail}</button><button class="button primary" ?disabled=${this.#busy}>${complete}</button></footer>
+      <footer class="dialog-foot"><button type="button" class="button" ?disabled=${this.#busy || !ready} @click=${() => this.#decide('error')}>${fail}</button><button class="button primary" ?disabled=${this.#busy || !ready}>${complete}</button></footer>
     </form>`;
   }
 }

@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { link } from '../lib/route.js';
-import { count, plain, shown } from '../lib/text.js';
+import { count, plain, shortId, shown } from '../lib/text.js';
 
 /** @import { InboxStep } from '../lib/types.js' */
 
@@ -23,3 +23,8 @@ export function columnsOf({ columns = {} }) {
 
 /** @param {Letter} letter */
 export const letterLink = (letter) => link(['inbox'], { job: letter.job, step: letter.step });
+
+/** What it is called in one line without markup. @param {Letter} letter */
+export function nameOf({ step, task, item, label, root, job }) {
+  return plain(`step ${step} of ${task === undefined ? '' : `${task} ${count(item)} of `}${label ?? `job ${shortId(root ?? job)}`}`);
+}

@@ -2,18 +2,21 @@
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { keyed } from '../vendor/lit-html@3.3.3/directives/keyed.js';
+import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { get } from '../lib/api.js';
 import { app, go, refusal, tell } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
-import { redraw } from '../lib/redraw.js';
+import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
+import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, named, plain, shortId, shown } from '../lib/text.js';
 import { millis, span } from '../lib/time.js';
 import { Panel } from './inbox-decision.js';
-import { columnsOf, keyOf, letterLink, placeOf } from './inbox-letter.js';
+import { columnsOf, keyOf, letterLink, nameOf, placeOf } from './inbox-letter.js';
+import { Marked } from './inbox-marked.js';
 
 /** @import { InboxPage } from '../lib/types.js' */
 /** @import { Letter } from './inbox-letter.js' */
@@ -107,6 +110,17 @@ class InboxView {
   /** @type {Panel | undefined} */
   #panel;
   #timer;
+  /** @type {Set<string>} */
+  #marks = new Set();
+  #marked = new Marked({
+    linkOf: ({ job, step }) => changed(this.#route, { job, step }),
+    only: (letters) => {
+      this.#marks = new Set(letters.map(({ key }) => key));
+      redraw();
+    },
+    decided: ({ key }) => this.#marks.delete(key),
+    over: () => this.#goOn(),
+  });
 
   /** @param {Route} route */
   constructor(route) {
@@ -154,16 +168,18 @@ class InboxView {
     const workflow = this.#route.query.get('workflow') ?? '';
     const all = data?.letters ?? [];
     const letters = all.filter((letter) => !workflow || letter.workflow === workflow);
+    // Only rows that are shown are marked: what waits no more, or is filtered out, comes back without a mark.
+    this.#marks = new Set(may() ? letters.map(({ key }) => key).filter((key) => this.#marks.has(key)) : []);
     const names = Object.keys(data?.workflows ?? {});
     return html`<div class="inbox">
       <header class="page-head"><h1>Inbox</h1>${data ? html`<span class="quiet">${counted(data.total, 'step')} ${data.total === 1 ? 'waits' : 'wait'} for a person</span>` : nothing}<span class="space"></span>${this.#notifyButton()}</header>
       ${refusal(inbox.problem)}
       ${names.length > 1 || workflow ? html`<div class="choices" role="group" aria-label="Workflow">${['', ...new Set([...names, ...(workflow ? [workflow] : [])])].map((name) => html`<a class="chip" role="button" aria-pressed=${workflow === name ? 'true' : 'false'} href=${changed(this.#route, { workflow: name, job: undefined, step: undefined })}>${name ? shown(name) : 'All'}<span class="quiet">${count(name ? (data && Object.hasOwn(data.workflows, name) ? data.workflows[name] : 0) : data?.total)}</span></a>`)}</div>` : nothing}
       <div class="inbox-parts">
-        <section class="panel" aria-label="Steps that wait for a person">${letters.length ? html`<ul class="letters">${repeat(letters, ({ key }) => key, (letter) => this.#row(letter))}</ul>` : inbox.told && data?.whole ? html`<div class="none"><p>Nothing waits for a person.</p><p class="quiet">Steps with <code>external: true</code> come here when it is their turn.</p></div>` : nothing}
+        <section class="panel" aria-label="Steps that wait for a person">${letters.length && may() ? this.#markedBar(letters) : nothing}${letters.length ? html`<ul class="letters">${repeat(letters, ({ key }) => key, (letter) => this.#row(letter))}</ul>` : inbox.told && data?.whole ? html`<div class="none"><p>Nothing waits for a person.</p><p class="quiet">Steps with <code>external: true</code> come here when it is their turn.</p></div>` : nothing}
           ${data?.whole && data.more ? html`<p class="calm">Those of the ${count(SHOWN)} jobs that have waited longest are shown.</p>` : nothing}
           ${data?.whole && data.unreadable ? html`<p class="problem" role="alert">${icon('alert')}<span>${counted(data.unreadable, 'job')} cannot be read: the ${data.unreadable === 1 ? 'record is' : 'records are'} damaged. The log says where.</span></p>` : nothing}</section>
-        ${this.#chosen(all)}
+        ${this.#chosen(all, letters.filter(({ key }) => this.#marks.has(key)))}
       </div>
     </div>`;
   }
@@ -172,16 +188,61 @@ class InboxView {
   #row(letter) {
     const { workflow, step, job, root, label, since } = letter;
     const chosen = this.#route.query.get('job') === job && this.#route.query.get('step') === step;
-    return html`<li data-row=${letter.key}><a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step)}</b> <span class="quiet">${shown(workflow)}${placeOf(letter)}</span></span><span class="quiet" title=${since}>${span(Date.now() - millis(since))}</span><span class="quiet letter-job">${named(label, root ?? job)}</span>${columnsOf(letter)}</a></li>`;
+    return html`<li data-row=${letter.key}>${may() ? html`<label class="tick"><input type="checkbox" aria-label="Mark ${nameOf(letter)}" .checked=${live(this.#marks.has(letter.key))} @change=${() => this.#mark([letter], !this.#marks.has(letter.key))}></label>` : nothing}<a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step)}</b> <span class="quiet">${shown(workflow)}${placeOf(letter)}</span></span><span class="quiet" title=${since}>${span(Date.now() - millis(since))}</span><span class="quiet letter-job">${named(label, root ?? job)}</span>${columnsOf(letter)}</a></li>`;
   }
 
-  /** @param {Letter[]} letters */
-  #chosen(letters) {
+  /** @param {Letter[]} letters those that are shown */
+  #markedBar(letters) {
+    const { size } = this.#marks;
+    const all = size === letters.length;
+    return html`<div class="marked-bar ${size ? '' : 'idle'}"><label class="tick"><input type="checkbox" aria-label="Mark all that are shown" .checked=${live(all)} .indeterminate=${live(size > 0 && !all)} @change=${() => this.#mark(letters, !all)}>${size ? html`<b>${count(size)} marked</b>` : 'Mark all'}</label>${size ? html`<button class="button small" @click=${this.#toMarked}>Decide ${counted(size, 'step')}</button><button class="mini" @click=${this.#clear}>Clear</button>` : nothing}</div>`;
+  }
+
+  /** @param {Letter[]} letters @param {boolean} on */
+  #mark(letters, on) {
+    for (const { key } of letters) {
+      if (on) this.#marks.add(key);
+      else this.#marks.delete(key);
+    }
+    // Who marks decides what is marked, not what was looked at.
+    if (on) this.#leaveChosen();
+    redraw();
+  }
+
+  #leaveChosen() {
+    go(changed(this.#route, { job: undefined, step: undefined }), { replace: true });
+  }
+
+  /** On a phone what is marked stands below the list. */
+  #toMarked = () => {
+    this.#leaveChosen();
+    redrawNow();
+    /** @type {HTMLElement | null} */ (document.querySelector('.inbox-marked h2'))?.focus();
+  };
+
+  #clear = () => {
+    this.#marks.clear();
+    // The button is gone with the marks.
+    redrawNow();
+    /** @type {HTMLElement | null} */ (document.querySelector('.inbox .marked-bar input'))?.focus();
+  };
+
+  /** After a decision on those that were marked. The form may be gone, and with it the place of the keyboard. */
+  #goOn() {
+    void inbox.refresh();
+    if (app.view !== this) return;
+    redrawNow();
+    if (document.activeElement === document.body) /** @type {HTMLElement | null} */ (document.querySelector('.inbox .marked-bar input'))?.focus();
+  }
+
+  /** @param {Letter[]} letters @param {Letter[]} marked */
+  #chosen(letters, marked) {
     const job = this.#route.query.get('job');
     const step = this.#route.query.get('step');
     if (!job || !step) {
       this.#panel?.stop();
       this.#panel = undefined;
+      if (marked.length || this.#marked.tells) return this.#marked.template(marked);
       return letters.length ? html`<section class="panel inbox-panel" aria-label="Decision"><p class="calm">Choose a step to see what is to be judged.</p></section>` : nothing;
     }
     const key = keyOf(job, step);
@@ -195,11 +256,12 @@ class InboxView {
     return keyed(this.#panel, this.#panel.template(letter !== undefined));
   }
 
-  /** After a decision the next one is there. @param {string} key */
+  /** After a decision the next one is there, or those that are marked. @param {string} key */
   #next(key) {
+    this.#marks.delete(key);
     const letters = inbox.data?.letters ?? [];
     const workflow = this.#route.query.get('workflow');
-    const rest = letters.filter((one) => one.key !== key && (!workflow || one.workflow === workflow));
+    const rest = this.#marks.size ? [] : letters.filter((one) => one.key !== key && (!workflow || one.workflow === workflow));
     go(changed(this.#route, rest[0] ? { job: rest[0].job, step: rest[0].step } : { job: undefined, step: undefined }), { replace: true });
     void inbox.refresh();
   }
@@ -217,10 +279,17 @@ class InboxView {
 
   /** @param {KeyboardEvent} event */
   key(event) {
+    const row = document.activeElement?.closest('.letters [data-row]');
+    if (event.key === 'x') {
+      const letter = may() ? inbox.data?.letters.find(({ key }) => key === row?.getAttribute('data-row')) : undefined;
+      if (letter) this.#mark([letter], !this.#marks.has(letter.key));
+      return letter !== undefined;
+    }
     if (event.key !== 'j' && event.key !== 'k') return false;
-    const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('.letters a')]);
-    const at = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement));
-    rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + (event.key === 'j' ? 1 : -1)))]?.focus();
+    const rows = [...document.querySelectorAll('.letters [data-row]')];
+    const at = row ? rows.indexOf(row) : -1;
+    const next = rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + (event.key === 'j' ? 1 : -1)))];
+    /** @type {HTMLElement | null | undefined} */ (next?.querySelector('a'))?.focus();
     return true;
   }
 }

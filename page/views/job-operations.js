@@ -45,9 +45,10 @@ async function carryOut(said, call, done) {
 /**
  * What an operation is for: the record keeps it.
  * @param {(reason: string) => void} take
+ * @param {string} [value] what was said, where the field may go and come again
  */
-export function whyField(take) {
-  return html`<label class="label" for="ask-why">Why <span class="quiet">(the record keeps it; may be left empty)</span></label><input id="ask-why" class="field" maxlength="200" autocomplete="off" @input=${(/** @type {InputEvent} */ event) => take(/** @type {HTMLInputElement} */ (event.target).value)}>`;
+export function whyField(take, value = '') {
+  return html`<label class="label" for="ask-why">Why <span class="quiet">(the record keeps it; may be left empty)</span></label><input id="ask-why" class="field" maxlength="200" autocomplete="off" .value=${value} @input=${(/** @type {InputEvent} */ event) => take(/** @type {HTMLInputElement} */ (event.target).value)}>`;
 }
 
 /**

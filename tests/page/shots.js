@@ -34,6 +34,7 @@ const VIEWS = [
   ['backfill', '#/schedules?schedule=quarters-of-the-day', async (page) => { await page.getByRole('button', { name: 'Backfill…' }).click(); await page.locator('dialog').getByRole('button', { name: '7 d' }).click(); await page.getByRole('button', { name: 'Show what it would start' }).click(); }],
   ['pause', '#/', (page) => page.getByRole('button', { name: 'Pause queue pay…' }).click()],
   ['inbox', `#/inbox?job=${ids.person}&step=background-check`],
+  ['inbox-marked', '#/inbox', (page) => page.getByRole('checkbox', { name: 'Mark all that are shown' }).check()],
   ['compare', `#/compare/${ids.before}/${ids.failed}?step=invoice`],
   ['attempts', `#/compare/${ids.failed}/${ids.failed}?step=invoice&attempts=1,2`],
   ['statuses', '#/statuses/job-application'],
