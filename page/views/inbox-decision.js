@@ -10,7 +10,7 @@ import { may } from '../lib/shared.js';
 import { named, shortId, shown } from '../lib/text.js';
 import { moment } from '../lib/time.js';
 import { placeOf } from './inbox-letter.js';
-import { whyField } from './job-operations.js';
+import { lacksStatus, missingStatus, outputOf, whyField } from './job-operations.js';
 import { Payload } from './payload.js';
 
 /** @import { Letter } from './inbox-letter.js' */
@@ -44,25 +44,7 @@ export class DecisionForm {
   constructor(letter, send) {
     this.#letter = letter;
     this.#send = send;
-    this.#text = this.#output('');
-  }
-
-  /** @param {string} word */
-  #output(word) {
-    const { statusKey } = this.#letter;
-    return statusKey ? `{\n  ${JSON.stringify(statusKey)}: ${JSON.stringify(word)}\n}` : '{}';
-  }
-
-  /** Whether the status is to be chosen yet. What is no JSON object is for the manager to refuse. */
-  #unchosen() {
-    const { statusKey, statuses } = this.#letter;
-    if (!statusKey || !statuses?.length) return false;
-    try {
-      const output = JSON.parse(this.#text);
-      return output !== null && typeof output === 'object' && !Array.isArray(output) && (!Object.hasOwn(output, statusKey) || output[statusKey] === '');
-    } catch {
-      return false;
-    }
+    this.#text = outputOf(letter, '');
   }
 
   /** @param {Verdict['type']} type */
@@ -70,7 +52,7 @@ export class DecisionForm {
     // A second click may come before the buttons are drawn as disabled.
     if (this.#busy) return;
     this.#problem = '';
-    this.#asked = type === 'result' && this.#unchosen();
+    this.#asked = type === 'result' && lacksStatus(this.#letter, this.#text);
     if (this.#asked) {
       redraw();
       /** @type {HTMLElement | null} */ (document.querySelector('.inbox-form .choices button'))?.focus();
@@ -98,10 +80,10 @@ export class DecisionForm {
     const { statusKey, statuses } = this.#letter;
     // The first word is the one that it has while it waits.
     const words = (statusKey ? statuses?.slice(1) : undefined) ?? [];
-    const missing = this.#asked && this.#unchosen();
+    const missing = this.#asked && lacksStatus(this.#letter, this.#text);
     return html`<form class="dialog-form inbox-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#decide('result'); }}>
-      ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'inbox-missing' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === this.#output(word) ? 'true' : 'false'} @click=${() => { this.#text = this.#output(word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
-      ${missing ? html`<p class="problem" id="inbox-missing" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(statusKey)}</code> is empty.</span></p>` : nothing}
+      ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'missing-status' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === outputOf(this.#letter, word) ? 'true' : 'false'} @click=${() => { this.#text = outputOf(this.#letter, word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
+      ${missing ? missingStatus(statusKey) : nothing}
       <label class="label" for="inbox-output">Output, a JSON object${hint ? html` <span class="quiet">(${hint})</span>` : nothing}</label>
       <textarea id="inbox-output" class="field code-field" rows="3" spellcheck="false" required .value=${this.#text} @input=${(/** @type {InputEvent} */ event) => { this.#text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
       ${whyField((text) => { this.#reason = text; }, this.#reason)}

@@ -52,6 +52,36 @@ export function whyField(take, value = '') {
 }
 
 /**
+ * The output of a step by hand, as it is proposed.
+ * @param {{ statusKey?: string } | undefined} step
+ * @param {string} word its status
+ */
+export function outputOf(step, word) {
+  return step?.statusKey ? `{\n  ${JSON.stringify(step.statusKey)}: ${JSON.stringify(word)}\n}` : '{}';
+}
+
+/**
+ * Whether a status is to be chosen yet. What is no JSON object is for the manager to refuse.
+ * @param {{ statusKey?: string, statuses?: string[] } | undefined} step
+ * @param {string} output
+ */
+export function lacksStatus(step, output) {
+  const { statusKey, statuses = [] } = step ?? {};
+  if (!statusKey || !statuses.length) return false;
+  try {
+    const object = JSON.parse(output);
+    return object !== null && typeof object === 'object' && !Array.isArray(object) && (!Object.hasOwn(object, statusKey) || object[statusKey] === '');
+  } catch {
+    return false;
+  }
+}
+
+/** @param {string | undefined} statusKey */
+export function missingStatus(statusKey) {
+  return html`<p class="problem" id="missing-status" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(statusKey)}</code> is empty.</span></p>`;
+}
+
+/**
  * A question before something is done. With `why` one can say what it is for; `run` is given that, and the record keeps it.
  * @param {{ title: string, text: TemplateResult | string, button: string, danger?: boolean, why?: boolean, shell: string[], run: (reason: string | undefined) => Promise<void> }} of
  */
@@ -216,13 +246,21 @@ export async function redispatchQueue({ queue, vhost, bus }) {
  */
 export function byHand(job, step, defined, type, done) {
   const words = defined?.statuses ?? [];
-  let text = type === 'error' ? '' : defined?.statusKey ? `{\n  ${JSON.stringify(defined.statusKey)}: ""\n}` : '{}';
+  let text = type === 'error' ? '' : outputOf(defined, '');
   let retryable = false;
   let reason = '';
   let refused = '';
   let busy = false;
+  /** It was to be completed without a status. */
+  let asked = false;
   const path = ['job', job.uuid, 'step', step.name];
   const send = async () => {
+    asked = type === 'result' && lacksStatus(defined, text);
+    if (asked) {
+      redraw();
+      /** @type {HTMLElement | null} */ (document.querySelector('.by-hand .choices button'))?.focus();
+      return;
+    }
     busy = true;
     refused = '';
     redraw();
@@ -240,11 +278,12 @@ export function byHand(job, step, defined, type, done) {
   };
   openDialog({
     title: type === 'error' ? `Fail ${step.name} by hand` : `Complete ${step.name} by hand`,
-    body: () => html`<form class="dialog-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void send(); }}>
+    body: () => html`<form class="dialog-form by-hand" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void send(); }}>
       <p class="quiet">${type === 'error' ? 'The attempt fails by hand. The reason is kept in the record, and who gave it.' : 'As if its worker had replied: the text becomes the output, exactly as it stands here. A later reply of a worker changes nothing.'}</p>
-      ${type === 'result' && defined?.statusKey && words.length ? html`<div class="choices" role="group" aria-label="Status">${words.map((word) => html`<button type="button" class="chip" @click=${() => { text = `{\n  ${JSON.stringify(defined.statusKey)}: ${JSON.stringify(word)}\n}`; redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
+      ${type === 'result' && defined?.statusKey && words.length ? html`<div class="choices" role="group" aria-label="Status">${words.map((word) => html`<button type="button" class="chip" aria-pressed=${text === outputOf(defined, word) ? 'true' : 'false'} @click=${() => { text = outputOf(defined, word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
+      ${asked && lacksStatus(defined, text) ? missingStatus(defined?.statusKey) : nothing}
       <label class="label" for="by-hand">${type === 'error' ? 'Reason' : 'Output, a JSON object'}</label>
-      <textarea id="by-hand" class="field code-field" rows=${type === 'error' ? 3 : 9} spellcheck="false" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLTextAreaElement} */ (event.target).value; }}></textarea>
+      <textarea id="by-hand" class="field code-field" rows=${type === 'error' ? 3 : 9} spellcheck="false" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
       ${type === 'error' ? html`<label class="check"><input type="checkbox" .checked=${retryable} @change=${(/** @type {Event} */ event) => { retryable = /** @type {HTMLInputElement} */ (event.target).checked; }}> It may be tried again, if attempts are left</label>` : nothing}
       ${whyField((text) => { reason = text; })}
       ${refused ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(refused)}</span></p>` : nothing}

@@ -89,6 +89,16 @@ test('what waits for people, the longest first, and decided beside what was give
     await go(`#/inbox?job=${short}&step=only`);
     await page.reload();
     await page.getByText('does not wait for a person any more').waitFor();
+    // On the page of a job nothing is sent without a status either.
+    await go(`#/job/${second}?step=application`);
+    await page.getByRole('button', { name: 'Complete by hand…' }).click();
+    const dialog = page.getByRole('dialog');
+    const sent = asked.length;
+    await dialog.getByRole('button', { name: 'Complete it' }).click();
+    await dialog.getByText('Choose a status first: status is empty.').waitFor();
+    assert.deepEqual(asked.slice(sent).filter((one) => one.startsWith('POST')), []);
+    await dialog.locator('.choices button').last().click();
+    await dialog.locator('.problem').waitFor({ state: 'detached' });
   });
 });
 
