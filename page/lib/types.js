@@ -149,7 +149,7 @@
  *
  * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string, cluster?: Cluster }} Manager
  * @typedef {'limitChange' | 'limitPause' | 'queuePause' | 'workflowPause'} ControlKind
- * @typedef {{ kind: ControlKind, bus?: string, vhost: string, name: string, rate?: string, burst?: number, concurrency?: number, reason?: string, by?: string, since: string, until?: string }} Control what is paused or changed for a time
+ * @typedef {{ kind: ControlKind, bus?: string, vhost: string, name: string, rate?: string, burst?: number, concurrency?: number, reason?: string, by?: string, since: string, until?: string, waiting?: number }} Control what is paused or changed for a time
  *
  * @typedef {{ slot: string, at: string, verdict: string, job?: string, reason?: string, slots: number }} Judgement of a slot, or of several in a row
  * @typedef {{ name: string, vhost: string, workflow: string, timing: string, paused?: { since: string, reason?: string, by?: string }, waiting?: string, refused?: { since: string, reason: string }, next: string[], judgements: Judgement[] }} Schedule

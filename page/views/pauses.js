@@ -7,7 +7,7 @@ import { closeDialog, copied, messageOf, openDialog, tell } from '../lib/app.js'
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { controls, fullName, may, parted } from '../lib/shared.js';
-import { count, plain, shown } from '../lib/text.js';
+import { count, counted, plain, shown } from '../lib/text.js';
 import { millis, moment } from '../lib/time.js';
 
 /** @import { TemplateResult } from '../vendor/lit-html@3.3.3/lit-html.js' */
@@ -68,6 +68,9 @@ export function allowed({ rate, burst, concurrency }) {
 /** What ends a pause or a change that has no time. @param {boolean} pause */
 const openEnd = (pause) => (pause ? 'until it is resumed' : 'until it is ended');
 
+/** How much a pause holds back. @param {Control} control */
+const held = ({ waiting }) => (waiting ? html` <span class="quiet">· ${counted(waiting, 'step')} ${waiting === 1 ? 'waits' : 'wait'}</span>` : nothing);
+
 /** Until when, why, and by whom. @param {Control} control */
 function details({ kind, until, reason, by }) {
   const end = millis(until);
@@ -93,7 +96,7 @@ export function pausedBanner() {
   if (!paused.length) return nothing;
   return html`<section class="banner held" aria-label="Paused">${icon('paused')}<ul>${repeat(paused.slice(0, TOLD), ({ kind, bus, vhost, name }) => JSON.stringify([kind, bus, vhost, name]), (control) => {
     const subject = subjectOf(control);
-    return subject ? html`<li><p class="reason" title=${plain(control.bus ? `On bus ${control.bus}` : '')}>${capital(subject.kind)} <b>${shown(fullName(subject))}</b> is paused ${details(control)}</p>${resumeButton(subject)}</li>` : nothing;
+    return subject ? html`<li><p class="reason" title=${plain(control.bus ? `On bus ${control.bus}` : '')}>${capital(subject.kind)} <b>${shown(fullName(subject))}</b> is paused ${details(control)}${held(control)}</p>${resumeButton(subject)}</li>` : nothing;
   })}${paused.length > TOLD ? html`<li><a href="#/">${count(paused.length - TOLD)} more</a></li>` : nothing}</ul></section>`;
 }
 
@@ -111,7 +114,7 @@ export function controlNotes(subject, done) {
   const pause = inForce(subject);
   const change = subject.kind === 'limit' ? inForce(subject, 'change') : undefined;
   const end = (/** @type {string} */ word, /** @type {string} */ label, /** @type {() => void} */ run) => (may() ? html` <button class="mini" aria-label=${plain(`${label} ${nameOf(subject)}`)} @click=${run}>${word}</button>` : nothing);
-  return html`${pause ? html`<div class="control-note paused">Paused ${details(pause)}${end('Resume', 'Resume', () => resume(subject, done))}</div>` : nothing}${change ? html`<div class="control-note">Changed ${details(change)}${end('End the change', 'End the change of', () => restore(subject, done))}</div>` : nothing}`;
+  return html`${pause ? html`<div class="control-note paused">Paused ${details(pause)}${held(pause)}${end('Resume', 'Resume', () => resume(subject, done))}</div>` : nothing}${change ? html`<div class="control-note">Changed ${details(change)}${end('End the change', 'End the change of', () => restore(subject, done))}</div>` : nothing}`;
 }
 
 /**

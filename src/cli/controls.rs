@@ -24,6 +24,8 @@ struct ControlResponse {
     concurrency: Option<u32>,
     until: Option<Text>,
     reason: Option<Text>,
+    /// How many steps a pause holds back.
+    waiting: Option<u64>,
 }
 
 /// What operators have changed, as lists note it.
@@ -59,9 +61,13 @@ impl ControlResponse {
     /// Describes it beside what it is about.
     fn note(&self) -> String {
         let what = if self.is_pause() { "paused" } else { "changed" };
+        let waiting = match self.waiting {
+            None | Some(0) => String::new(),
+            Some(waiting) => format!(", {waiting} waiting"),
+        };
         let until = self.until.as_ref().map_or_else(String::new, |until| format!(" until {until}"));
         let reason = self.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-        format!("{what}{until}{reason}")
+        format!("{what}{until}{waiting}{reason}")
     }
 
     /// Describes what is in force.

@@ -280,10 +280,14 @@ fn operators_pause_and_resume_over_the_api_and_why_names_the_pause() {
             (&json!("queuePause"), &json!("price"), &json!("bank down"))
         );
         assert!(told["until"].is_string() && told["since"].is_string(), "{told}");
-        assert_eq!(api.get_json("/api/controls").await, json!({ "controls": [told] }));
+        let mut listed = told.clone();
+        listed["waiting"] = json!(0);
+        assert_eq!(api.get_json("/api/controls").await, json!({ "controls": [listed] }));
         let job = api.create_job("orders", "{}").await;
         let is_paused = |why: &Value| why["cause"] == "paused";
         let why = api.until(&format!("/api/job/{job}/why"), is_paused).await;
+        listed["waiting"] = json!(1);
+        assert_eq!(api.get_json("/api/controls").await, json!({ "controls": [listed] }));
         let sentence = why["why"].as_str().expect("a sentence");
         assert!(
             sentence.starts_with("step \"price\" waits: queue price is paused until 20")

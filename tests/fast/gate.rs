@@ -117,9 +117,11 @@ fn a_paused_entrance_takes_its_steps_out_of_line_and_puts_them_back_where_they_w
     wait_through(&mut gate, 2, 6, &both);
     assert_eq!(advance_and_end(&mut gate, SECOND), [3], "nobody of the paused entrance");
     assert_eq!(gate.view_wait(2, STEP, Timestamp(SECOND)), None, "it waits for no limit");
+    assert_eq!(gate.count_held_back(), BTreeMap::from([(EntranceId(2), 4)]));
     wait_through(&mut gate, 1, 7, &both);
     gate.forget(5);
     gate.pause(BTreeSet::new());
+    assert_eq!(gate.count_held_back(), BTreeMap::new());
     for (second, job) in [(2, 2), (3, 4), (4, 6), (5, 7)] {
         assert_eq!(advance_and_end(&mut gate, second * SECOND), [job], "in the order of waiting");
     }
@@ -234,6 +236,17 @@ fn a_key_too_many_waits_until_another_is_free_and_all_who_claim_it_come_in_order
         assert_eq!(advance(&mut gate, 0), Vec::from_iter(next));
     }
     assert!(gate.is_empty() && has_no_places(&gate), "nothing is left");
+}
+
+#[test]
+fn a_pause_holds_back_who_is_outside_too() {
+    let mut gate = bounded_gate(1, &[("a", concurrency(1))]);
+    for (job, key) in [(1, "x"), (2, "y"), (3, "z")] {
+        wait_through(&mut gate, u32::try_from(job).expect("small"), job, &[place("a", key)]);
+    }
+    gate.pause(BTreeSet::from([EntranceId(1), EntranceId(3)]));
+    let each = BTreeMap::from([(EntranceId(1), 1), (EntranceId(3), 1)]);
+    assert_eq!(gate.count_held_back(), each);
 }
 
 #[test]

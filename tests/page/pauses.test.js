@@ -73,6 +73,7 @@ test('a step whose queue is paused says so, and names no limit', async () => {
     const panel = page.locator('.step-panel .reason-box');
     await panel.waitFor();
     assert.match(await text(panel), /^It waits because queue pay is paused until it is resumed: the bank is down, since /);
+    await banner(page).getByText('· 1 step waits').waitFor();
   });
 });
 

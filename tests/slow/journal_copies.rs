@@ -76,6 +76,15 @@ fn assert_waits_for_limit(api: &Api, job: Uuid) {
     });
 }
 
+/// What operators have changed, without how many steps that holds back at this moment.
+fn controls_of(api: &Api) -> Value {
+    let mut told = api.get("/api/controls").expect(200).json();
+    for control in told["controls"].as_array_mut().expect("a list") {
+        control.as_object_mut().expect("an object").remove("waiting");
+    }
+    told
+}
+
 #[test]
 fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
     let database = InDatabase::create();
@@ -92,7 +101,7 @@ fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
     daemon.api.create("slow", "{}");
     echo(&daemon.api, "pay", 1);
     daemon.api.post("/api/queue/last/pause?reason=moving", "").expect(200);
-    let controls = daemon.api.get("/api/controls").expect(200).json();
+    let controls = controls_of(&daemon.api);
     assert!(daemon.stop().success());
     let before = daemon.database();
     let ran = assert_copied(&before, database.url());
@@ -101,7 +110,7 @@ fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
 
     daemon.set_setting("journal.url", &database.url());
     daemon.start_again();
-    assert_eq!(daemon.api.get("/api/controls").expect(200).json(), controls, "it is copied");
+    assert_eq!(controls_of(&daemon.api), controls, "it is copied");
     let slow = daemon.api.create("slow", "{}");
     assert_waits_for_limit(&daemon.api, slow);
     let view = database.query("SELECT first, items FROM \"status_order\" ORDER BY number");
@@ -119,7 +128,7 @@ fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
     daemon.set_setting("journal.url", "");
     daemon.start_again();
     assert_eq!(told(&daemon.api, &jobs), in_database, "nothing is lost, and nothing invented");
-    assert_eq!(daemon.api.get("/api/controls").expect(200).json(), controls, "it is copied back");
+    assert_eq!(controls_of(&daemon.api), controls, "it is copied back");
     assert_waits_for_limit(&daemon.api, slow);
     daemon.api.post("/api/queue/last/resume", "").expect(200);
     echo(&daemon.api, "first", 1);

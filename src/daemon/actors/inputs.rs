@@ -55,6 +55,8 @@ pub enum RouterInput {
     ChangeControl(Box<ControlChange>),
     /// Answered with the controls in force.
     ListControls(oneshot::Sender<Vec<Control>>),
+    /// Answered with how many steps each pause of a queue or workflow holds back.
+    CountHeldBack(oneshot::Sender<Vec<(ControlKey, usize)>>),
     /// Reads the gate. It is called on the thread of the router, so it must be short.
     InspectGate(Box<dyn FnOnce(&Gate) + Send>),
     /// The router's message to itself: the next batch of passivated job trees is activated, if one

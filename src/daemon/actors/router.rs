@@ -97,6 +97,7 @@ impl Router {
             RouterInput::ChangeControl(change) => self.change_control(*change, ctx),
             // An error means that the receiver was dropped.
             RouterInput::ListControls(answer) => drop(answer.send(self.gate.controls())),
+            RouterInput::CountHeldBack(answer) => drop(answer.send(self.gate.count_held_back())),
             RouterInput::InspectGate(inspect) => inspect(self.gate.gate()),
             RouterInput::StopJobs(requests) => {
                 requests.into_iter().for_each(|request| self.stop_if_idle(request, ctx))

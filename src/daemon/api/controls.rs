@@ -19,7 +19,7 @@ use bus::Address;
 use engine::text::{did_you_mean, quote};
 use engine::{Control, ControlKey, ControlKind, Definition, Millis, Rate, Timestamp};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -139,6 +139,9 @@ struct ControlView {
     /// When it ends by itself, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Rfc3339Time>,
+    /// In the list, of the pause of a queue or workflow: how many steps it holds back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<usize>,
 }
 
 impl ControlView {
@@ -156,6 +159,7 @@ impl ControlView {
             by: control.by.clone(),
             since: Rfc3339Time(control.since),
             until: control.until.map(Rfc3339Time),
+            waiting: None,
         }
     }
 }
@@ -163,8 +167,15 @@ impl ControlView {
 /// Lists what is in force.
 async fn list_controls(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    let controls = api.active()?.controls().await;
-    let controls = controls.iter().map(ControlView::new).collect();
+    let manager = api.active()?;
+    let controls = manager.controls().await;
+    let held_back: HashMap<ControlKey, usize> =
+        manager.count_held_back().await.into_iter().collect();
+    let view = |control: &Control| ControlView {
+        waiting: held_back.get(&control.key).copied(),
+        ..ControlView::new(control)
+    };
+    let controls = controls.iter().map(view).collect();
     Ok(HttpResponse::Ok().json(ControlListView { controls }))
 }
 

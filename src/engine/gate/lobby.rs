@@ -87,6 +87,11 @@ impl Lobby {
         self.outsiders.get(&key)
     }
 
+    /// Returns the entrances through which the outsiders came, each as often as they did.
+    pub(super) fn entrances(&self) -> impl Iterator<Item = EntranceId> {
+        self.outsiders.values().map(|outsider| outsider.claimant.entrance)
+    }
+
     /// Returns the steps of a job.
     pub(super) fn of_job(&self, job: i64) -> Vec<SlotKey> {
         let steps = (job, StepIndex(0))..=(job, StepIndex(u16::MAX));

@@ -1,10 +1,12 @@
 //! What the gate shows: its limits, who holds and who waits, and for what a step waits.
 
+use super::class::EntranceId;
 use super::lobby::Outsider;
 use super::{Gate, OPEN_LIMIT, Slot};
 use crate::id::{JobId, StepIndex};
 use crate::limit::LimitSetting;
 use crate::time::Timestamp;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A limit, with the keys that are in use.
@@ -115,6 +117,19 @@ impl Gate {
     /// Counts who holds and who waits, for each limit.
     pub fn count(&self) -> Vec<LimitCount> {
         self.named_limits().map(|index| self.count_limit(index)).collect()
+    }
+
+    /// Counts the steps that wait in each paused entrance. It looks at all steps that wait or hold
+    /// places.
+    pub fn count_held_back(&self) -> BTreeMap<EntranceId, usize> {
+        let mut counts = BTreeMap::new();
+        let waiting = self.slots.iter().filter(|slot| slot.waits).map(|slot| slot.entrance);
+        for entrance in waiting.chain(self.lobby.entrances()) {
+            if self.paused_entrances.contains(&entrance) {
+                *counts.entry(entrance).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Returns the limits that files have.

@@ -45,6 +45,8 @@ fn pauses_begin_say_why_and_end() {
         let table = printed(&daemon, &[list, "-o", "wide"]);
         let noted = table.lines().filter(|line| line.contains("paused until 20"));
         assert_eq!(noted.filter(|line| line.contains(": bank is down")).count(), 1, "{table}");
+        let held_back = table.lines().any(|line| line.contains(", 1 waiting: bank is down"));
+        assert_eq!(held_back, list != "limits", "{table}");
     }
     for (subject, name) in [("queue", "price"), ("workflow", "orders"), ("limit", "bank")] {
         let resumed = printed(&daemon, &["resume", subject, name]);

@@ -43,4 +43,13 @@ impl ManagerHandle {
         // An error means that the manager is stopping.
         receiver.await.unwrap_or_default()
     }
+
+    /// Returns how many steps each pause of a queue or workflow holds back. Its time grows with the
+    /// number of steps that wait or hold places.
+    pub async fn count_held_back(&self) -> Vec<(ControlKey, usize)> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.router.send(RouterInput::CountHeldBack(sender));
+        // An error means that the manager is stopping.
+        receiver.await.unwrap_or_default()
+    }
 }

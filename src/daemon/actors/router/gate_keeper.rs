@@ -226,6 +226,24 @@ impl GateKeeper {
         self.controls.values().cloned().collect()
     }
 
+    /// Counts the steps that each pause of a queue or workflow holds back.
+    pub(super) fn count_held_back(&self) -> Vec<(ControlKey, usize)> {
+        let holds_back = |key: &&ControlKey| {
+            matches!(key.kind, ControlKind::QueuePause | ControlKind::WorkflowPause)
+        };
+        let keys: Vec<&ControlKey> = self.controls.keys().filter(holds_back).collect();
+        if keys.is_empty() {
+            return Vec::new();
+        }
+        let counts = self.gate.count_held_back();
+        let count = |key: &ControlKey| {
+            let entrances = (1..).map(EntranceId).zip(&self.entrances);
+            let paused = entrances.filter(|(_, entrance)| entrance.is_paused_by(key));
+            paused.filter_map(|(id, _)| counts.get(&id)).sum()
+        };
+        keys.into_iter().map(|key| (key.clone(), count(key))).collect()
+    }
+
     /// Puts a control in force, or ends it (`None`).
     pub(super) fn set_control(&mut self, key: &ControlKey, control: Option<Control>) {
         match control {
