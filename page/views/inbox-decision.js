@@ -96,8 +96,7 @@ export class DecisionForm {
 
 /** What is to be judged, and the decision below it. */
 export class Panel {
-  key;
-  #letter;
+  letter;
   #input;
   /** It is asked for when it is wanted. @type {Payload | undefined} */
   #message;
@@ -108,9 +107,8 @@ export class Panel {
    * @param {() => void} decided
    */
   constructor(letter, decided) {
-    const { key, job, step } = letter;
-    this.key = key;
-    this.#letter = letter;
+    const { job, step } = letter;
+    this.letter = letter;
     this.#input = new Payload(['job', job, 'step', step, 'input'], { name: `${step} input`, none: 'It has no input.' });
     this.#form = new DecisionForm(letter, async (verdict) => {
       await decide(letter, verdict);
@@ -126,10 +124,10 @@ export class Panel {
 
   /** @param {boolean} waits */
   template(waits) {
-    const { workflow, step, job, root, label, since } = this.#letter;
+    const { workflow, step, job, root, label, since } = this.letter;
     return html`<section class="panel inbox-panel" aria-label="Decision">
       <header class="panel-head"><div class="step-title"><h2>${shown(step)}</h2><span class="quiet">${shown(workflow)}</span></div><span class="space"></span><a class="button small" href=${link(['job', job], { step })}>${label === undefined || root ? html`Job ${shown(shortId(job))}` : named(label, job)}</a></header>
-      <p class="step-line quiet">waits since ${moment(since)}${root ? html`, ${placeOf(this.#letter)} of <a href=${link(['job', root])}>${named(label, root)}</a>` : nothing}</p>
+      <p class="step-line quiet">waits since ${moment(since)}${root ? html`, ${placeOf(this.letter)} of <a href=${link(['job', root])}>${named(label, root)}</a>` : nothing}</p>
       <div class="tab-body"><h3>What it was given</h3>${this.#input.template()}
         <details class="why-more" @toggle=${() => { this.#message ??= new Payload(['job', job, 'message'], { name: 'message', none: 'The job has no message.' }); redraw(); }}><summary>The job’s message</summary>${this.#message?.template() ?? nothing}</details></div>
       ${!waits ? html`<p class="calm">It does not wait any more.</p>` : !may() ? html`<p class="calm">Your token may look, and not decide.</p>` : this.#form.template({ fail: 'Fail it', complete: 'Complete it' })}

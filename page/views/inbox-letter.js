@@ -6,7 +6,7 @@ import { count, plain, shortId, shown } from '../lib/text.js';
 
 /** @import { InboxStep } from '../lib/types.js' */
 
-/** @typedef {InboxStep & { key: string }} Letter a step that waits for a person */
+/** @typedef {InboxStep & { key: string, turn: string }} Letter a step that waits for a person; `turn`: this time, and not an attempt before or after */
 
 /** @param {string} job @param {string} step */
 export const keyOf = (job, step) => `${job} ${step}`;

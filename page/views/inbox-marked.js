@@ -64,6 +64,12 @@ export class Marked {
     return this.#run !== undefined;
   }
 
+  /** Nothing is marked: what is marked next is decided anew. */
+  forget() {
+    this.#form = undefined;
+    this.#typed = '';
+  }
+
   /** @param {Verdict} verdict */
   async #send(verdict) {
     const letters = this.#letters;

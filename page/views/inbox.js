@@ -43,7 +43,7 @@ export const inbox = new Source(async (signal) => {
   const [name, vhost] = workflow ? split(workflow) : [];
   /** @type {InboxPage} */
   const page = await get(['inbox'], { workflow: name, vhost, limit: whole ? SHOWN : 1 }, signal);
-  const letters = page.steps.map((step) => ({ ...step, key: keyOf(step.job, step.step) }));
+  const letters = page.steps.map((step) => ({ ...step, key: keyOf(step.job, step.step), turn: `${keyOf(step.job, step.step)} ${step.attempt} ${step.since}` }));
   letters.sort((a, b) => millis(a.since) - millis(b.since));
   const total = Object.values(page.workflows).reduce((sum, one) => sum + one, 0);
   const result = { letters, total, workflows: page.workflows, more: page.next !== undefined, unreadable: page.unreadable, whole };
@@ -110,15 +110,15 @@ class InboxView {
   /** @type {Panel | undefined} */
   #panel;
   #timer;
-  /** @type {Set<string>} */
+  /** The turns that are marked: another attempt of a step is another decision. @type {Set<string>} */
   #marks = new Set();
   #marked = new Marked({
     linkOf: ({ job, step }) => changed(this.#route, { job, step }),
     only: (letters) => {
-      this.#marks = new Set(letters.map(({ key }) => key));
+      this.#marks = new Set(letters.map(({ turn }) => turn));
       redraw();
     },
-    decided: ({ key }) => this.#marks.delete(key),
+    decided: ({ turn }) => this.#marks.delete(turn),
     over: () => this.#goOn(),
   });
 
@@ -146,7 +146,8 @@ class InboxView {
     const workflow = route.query.get('workflow') ?? '';
     if (workflow !== wanted) {
       wanted = workflow;
-      void inbox.refresh();
+      // The answer to the former question would take rows away, and their marks with them.
+      void inbox.restart();
     }
     redraw();
   }
@@ -169,7 +170,7 @@ class InboxView {
     const all = data?.letters ?? [];
     const letters = all.filter((letter) => !workflow || letter.workflow === workflow);
     // Only rows that are shown are marked: what waits no more, or is filtered out, comes back without a mark.
-    this.#marks = new Set(may() ? letters.map(({ key }) => key).filter((key) => this.#marks.has(key)) : []);
+    this.#marks = new Set(may() ? letters.map(({ turn }) => turn).filter((turn) => this.#marks.has(turn)) : []);
     const names = Object.keys(data?.workflows ?? {});
     return html`<div class="inbox">
       <header class="page-head"><h1>Inbox</h1>${data ? html`<span class="quiet">${counted(data.total, 'step')} ${data.total === 1 ? 'waits' : 'wait'} for a person</span>` : nothing}<span class="space"></span>${this.#notifyButton()}</header>
@@ -179,7 +180,7 @@ class InboxView {
         <section class="panel" aria-label="Steps that wait for a person">${letters.length && may() ? this.#markedBar(letters) : nothing}${letters.length ? html`<ul class="letters">${repeat(letters, ({ key }) => key, (letter) => this.#row(letter))}</ul>` : inbox.told && data?.whole ? html`<div class="none"><p>Nothing waits for a person.</p><p class="quiet">Steps with <code>external: true</code> come here when it is their turn.</p></div>` : nothing}
           ${data?.whole && data.more ? html`<p class="calm">Those of the ${count(SHOWN)} jobs that have waited longest are shown.</p>` : nothing}
           ${data?.whole && data.unreadable ? html`<p class="problem" role="alert">${icon('alert')}<span>${counted(data.unreadable, 'job')} cannot be read: the ${data.unreadable === 1 ? 'record is' : 'records are'} damaged. The log says where.</span></p>` : nothing}</section>
-        ${this.#chosen(all, letters.filter(({ key }) => this.#marks.has(key)))}
+        ${this.#chosen(all, letters.filter(({ turn }) => this.#marks.has(turn)))}
       </div>
     </div>`;
   }
@@ -188,7 +189,7 @@ class InboxView {
   #row(letter) {
     const { workflow, step, job, root, label, since } = letter;
     const chosen = this.#route.query.get('job') === job && this.#route.query.get('step') === step;
-    return html`<li data-row=${letter.key}>${may() ? html`<label class="tick"><input type="checkbox" aria-label="Mark ${nameOf(letter)}" .checked=${live(this.#marks.has(letter.key))} @change=${() => this.#mark([letter], !this.#marks.has(letter.key))}></label>` : nothing}<a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step)}</b> <span class="quiet">${shown(workflow)}${placeOf(letter)}</span></span><span class="quiet" title=${since}>${span(Date.now() - millis(since))}</span><span class="quiet letter-job">${named(label, root ?? job)}</span>${columnsOf(letter)}</a></li>`;
+    return html`<li data-row=${letter.key}>${may() ? html`<label class="tick"><input type="checkbox" aria-label="Mark ${nameOf(letter)}" .checked=${live(this.#marks.has(letter.turn))} @change=${() => this.#mark([letter], !this.#marks.has(letter.turn))}></label>` : nothing}<a class=${chosen ? 'chosen' : ''} href=${changed(this.#route, { job, step })} aria-current=${chosen ? 'true' : nothing}><span class="sign-of">${icon('person')}</span><span class="letter-name"><b>${shown(step)}</b> <span class="quiet">${shown(workflow)}${placeOf(letter)}</span></span><span class="quiet" title=${since}>${span(Date.now() - millis(since))}</span><span class="quiet letter-job">${named(label, root ?? job)}</span>${columnsOf(letter)}</a></li>`;
   }
 
   /** @param {Letter[]} letters those that are shown */
@@ -200,9 +201,9 @@ class InboxView {
 
   /** @param {Letter[]} letters @param {boolean} on */
   #mark(letters, on) {
-    for (const { key } of letters) {
-      if (on) this.#marks.add(key);
-      else this.#marks.delete(key);
+    for (const { turn } of letters) {
+      if (on) this.#marks.add(turn);
+      else this.#marks.delete(turn);
     }
     // Who marks decides what is marked, not what was looked at.
     if (on) this.#leaveChosen();
@@ -231,8 +232,9 @@ class InboxView {
   #goOn() {
     void inbox.refresh();
     if (app.view !== this) return;
+    const form = document.querySelector('.inbox-marked form');
     redrawNow();
-    if (document.activeElement === document.body) /** @type {HTMLElement | null} */ (document.querySelector('.inbox .marked-bar input'))?.focus();
+    if (form && !form.isConnected && document.activeElement === document.body) /** @type {HTMLElement | null} */ (document.querySelector('.inbox .marked-bar input'))?.focus({ preventScroll: true });
   }
 
   /** @param {Letter[]} letters @param {Letter[]} marked */
@@ -243,24 +245,31 @@ class InboxView {
       this.#panel?.stop();
       this.#panel = undefined;
       if (marked.length || this.#marked.tells) return this.#marked.template(marked);
+      this.#marked.forget();
       return letters.length ? html`<section class="panel inbox-panel" aria-label="Decision"><p class="calm">Choose a step to see what is to be judged.</p></section>` : nothing;
     }
     const key = keyOf(job, step);
     const letter = letters.find((one) => one.key === key);
-    if (this.#panel?.key !== key) {
+    // What waits no more stays; another attempt has another input.
+    if (this.#panel?.letter.key !== key || (letter && letter.turn !== this.#panel.letter.turn)) {
       this.#panel?.stop();
-      this.#panel = letter ? new Panel(letter, () => this.#next(key)) : undefined;
+      this.#panel = letter ? new Panel(letter, () => this.#next(letter)) : undefined;
     }
     if (!this.#panel && inbox.data?.more) return html`<section class="panel inbox-panel" aria-label="Decision"><p class="calm">Step <b>${shown(step)}</b> of this job is not among those that are shown. <a href=${link(['job', job], { step })}>To the job</a></p></section>`;
     if (!this.#panel) return inbox.told && inbox.data?.whole ? html`<section class="panel inbox-panel" aria-label="Decision"><p class="calm">Step <b>${shown(step)}</b> of this job does not wait for a person any more. <a href=${link(['job', job], { step })}>To the job</a></p></section>` : nothing;
     return keyed(this.#panel, this.#panel.template(letter !== undefined));
   }
 
-  /** After a decision the next one is there, or those that are marked. @param {string} key */
-  #next(key) {
-    this.#marks.delete(key);
+  /** After a decision the next one is there, or those that are marked; unless the reader went elsewhere meanwhile. @param {Letter} decided */
+  #next({ key, turn, job, step }) {
+    this.#marks.delete(turn);
+    const { query } = this.#route;
+    if (app.route !== this.#route || query.get('job') !== job || query.get('step') !== step) {
+      void inbox.refresh();
+      return;
+    }
     const letters = inbox.data?.letters ?? [];
-    const workflow = this.#route.query.get('workflow');
+    const workflow = query.get('workflow');
     const rest = this.#marks.size ? [] : letters.filter((one) => one.key !== key && (!workflow || one.workflow === workflow));
     go(changed(this.#route, rest[0] ? { job: rest[0].job, step: rest[0].step } : { job: undefined, step: undefined }), { replace: true });
     void inbox.refresh();
@@ -282,7 +291,7 @@ class InboxView {
     const row = document.activeElement?.closest('.letters [data-row]');
     if (event.key === 'x') {
       const letter = may() ? inbox.data?.letters.find(({ key }) => key === row?.getAttribute('data-row')) : undefined;
-      if (letter) this.#mark([letter], !this.#marks.has(letter.key));
+      if (letter) this.#mark([letter], !this.#marks.has(letter.turn));
       return letter !== undefined;
     }
     if (event.key !== 'j' && event.key !== 'k') return false;

@@ -129,6 +129,7 @@ test('the columns of its workflow tell a step from others that are called alike'
       await has(page, 2);
       for (const item of [0, 1]) await page.getByRole('checkbox', { name: `Mark step judge of part ${item} of Batch` }).check();
       const panel = page.getByRole('region', { name: 'Decision' });
+      await panel.getByRole('heading', { name: 'Decide 2 steps' }).waitFor();
       await panel.getByText('judge of batches, task part').waitFor();
       assert.deepEqual((await panel.locator('.facts-list li').allInnerTexts()).toSorted(), ['Batch part 0', 'Batch part 1']);
     });
@@ -374,6 +375,77 @@ test('those that are marked are decided together if they are alike', async () =>
       await page.getByText('Choose a step').waitFor();
       await page.waitForFunction(() => document.activeElement?.getAttribute('aria-label') === 'Mark all that are shown');
       for (const id of ids.slice(0, 2)) assert.match((await shop.step(id, 'on-site-interview')).reason, /the house burnt down/);
+    });
+  } finally {
+    await shop.stop();
+  }
+});
+
+test('a decision is about what was seen, and leads nobody away', async () => {
+  const shop = await start({ workflows: [ODD] });
+  try {
+    const ids = [];
+    for (let n = 0; n < 6; n += 1) ids.push(await shop.create('short', { go: true }));
+    await on(browser, shop, async ({ page, go }) => {
+      /** @type {(() => void)[]} */
+      const held = [];
+      let holds = false;
+      await page.route((url) => url.pathname.endsWith('/api/inbox') || url.pathname.includes('/step/only'), async (route) => {
+        const judged = route.request().method() === 'POST' || route.request().url().includes('/inbox');
+        if (holds && judged) await new Promise((letGo) => { held.push(() => letGo(undefined)); });
+        return route.continue();
+      });
+      const letAllGo = () => {
+        holds = false;
+        for (const letGo of held.splice(0)) letGo();
+      };
+      const panel = page.getByRole('region', { name: 'Decision' });
+      const mark = (/** @type {number} */ n) => page.locator(`[data-row="${ids[n]} only"] input`).check();
+      await go('#/inbox');
+      await has(page, 6);
+      // What was said of some is not said of the next, nor what was said before the marks were cleared.
+      for (const [n, button] of /** @type {const} */ ([[0, 'Clear'], [1, 'Complete 1 step']])) {
+        await mark(n);
+        await panel.getByRole('heading', { name: 'Decide 1 step' }).waitFor();
+        assert.equal(await panel.getByLabel('Why').inputValue(), '');
+        await panel.getByLabel('Why').fill('I know her');
+        await page.getByRole('button', { name: button }).click();
+        await page.getByText('Choose a step').waitFor();
+      }
+      await has(page, 5);
+      await mark(2);
+      await panel.getByRole('heading', { name: 'Decide 1 step' }).waitFor();
+      assert.equal(await panel.getByLabel('Why').inputValue(), '');
+      // Another attempt is another decision: its row comes without the mark, and its panel with its own form.
+      await mark(3);
+      await panel.getByRole('heading', { name: 'Decide 2 steps' }).waitFor();
+      holds = true;
+      await until('the inbox is asked', () => held.length > 0);
+      await shop.complete(ids[2], 'only');
+      await shop.ends(ids[2], 'completed');
+      await shop.post(`job/${ids[2]}/rerun?step=only`);
+      await shop.reaches(ids[2], 'only', 'running');
+      letAllGo();
+      await panel.getByRole('heading', { name: 'Decide 1 step' }).waitFor();
+      await has(page, 5);
+      assert.deepEqual(await marked(page), [`${ids[3]} only`]);
+      // Who went elsewhere before the answer came stays there.
+      await page.getByRole('button', { name: 'Clear' }).click();
+      for (const leave of [() => page.locator(`[data-row="${ids[5]} only"] a`).click(), () => page.locator('.side-pages a', { hasText: 'Jobs' }).click()]) {
+        await go(`#/inbox?job=${ids[4]}&step=only`);
+        await panel.getByRole('button', { name: 'Complete it' }).waitFor();
+        holds = true;
+        await panel.getByRole('button', { name: 'Complete it' }).click();
+        await until('it is sent', () => held.length > 0);
+        await leave();
+        await page.waitForFunction((id) => !location.hash.includes(id), ids[4]);
+        const there = page.url();
+        letAllGo();
+        await page.getByText('Step only was completed by hand').waitFor();
+        assert.equal(page.url(), there);
+        ids[4] = ids[3];
+        await page.locator('.toast').waitFor({ state: 'detached' });
+      }
     });
   } finally {
     await shop.stop();

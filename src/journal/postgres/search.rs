@@ -168,7 +168,7 @@ fn build_query(
     let sql = format!(
         "SELECT j.number, j.id, j.workflow, j.state, j.created, j.ended, j.step, j.item, \
          j.definition, j.graph, j.parent, \
-         EXISTS (SELECT 1 FROM tolerated t WHERE t.job = j.number) \
+         COALESCE((SELECT true FROM tolerated t WHERE t.job = j.number), false) \
          FROM jobs j WHERE {} ORDER BY {} LIMIT ${}",
         conditions.sql.join(" AND "),
         order_terms.join(", "),
