@@ -140,7 +140,7 @@ fn a_manager_cut_off_from_the_database_alone_lets_go_of_its_consumers() {
     let relay = Relay::start(&host(&database.url()));
     let mut first = over_amqp(&vhost.url, CHAIN, &relay.lead(&database.url())).start();
     let mut second = over_amqp(&vhost.url, CHAIN, &database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let jobs = create_jobs(&first, JOBS);
     relay.cut();
     let _worker = amqp_worker(&vhost.url);
@@ -236,7 +236,7 @@ fn a_manager_without_its_broker_steps_down_for_a_standby_that_reaches_it() {
     let on_relay = |relay: &Relay| over_amqp(&relay.lead(&vhost.url), CHAIN, &database.url());
     let mut first = on_relay(&first_relay).start();
     let mut second = on_relay(&second_relay).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let jobs = create_jobs(&first, JOBS);
     first_relay.cut();
     second_relay.cut();
@@ -292,7 +292,7 @@ fn leave_under_load(leave: impl FnOnce(&mut Daemon), code: i32) {
     let database = InDatabase::create();
     let mut first = on(&database.url()).start();
     let mut second = on(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let _worker = HttpWorker::start(vec![first.api.anew(), second.api.anew()]);
     let is_stopped = AtomicBool::new(false);
     let (jobs, longest) = thread::scope(|scope| {

@@ -150,7 +150,7 @@ fn a_standby_takes_over_from_a_killed_manager_and_at_once_from_a_stopped_one() {
     let database = InDatabase::create();
     let mut first = on(&database.url()).start();
     let mut second = on(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let _worker = HttpWorker::start(vec![first.api.anew(), second.api.anew()]);
     let mut jobs = create_jobs(&first, JOBS);
     first.api.await_state(jobs[0], "completed");
@@ -159,7 +159,7 @@ fn a_standby_takes_over_from_a_killed_manager_and_at_once_from_a_stopped_one() {
     assert_eq!(takeovers(&second), 1, "the lease was waited for");
     jobs.extend(create_jobs(&second, JOBS));
     first.spawn_again();
-    first.await_log(&["stands by"]);
+    first.await_standby();
     assert_eq!(second.stop().code(), Some(0));
     first.await_ready();
     assert_eq!(takeovers(&first), 0, "the name was free");
@@ -238,12 +238,12 @@ fn a_standby_that_has_waited_for_days_still_takes_over() {
     let database = InDatabase::create();
     let mut first = on(&database.url()).start();
     let mut second = on(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     // A start removes the rows of processes that were not seen for a day.
     signal("STOP", &second);
     database.query("UPDATE managers SET seen = now() - interval '2 days'");
     let mut third = on(&database.url()).spawn();
-    third.await_log(&["stands by"]);
+    third.await_standby();
     signal("CONT", &second);
     third.kill();
     let jobs = create_jobs(&first, 2);

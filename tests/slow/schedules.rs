@@ -206,7 +206,7 @@ fn slots_run_once_when_the_name_goes_from_process_to_process() {
     let (mut active, mut standby) = (setup().start(), setup().spawn());
     let mut seen = Seen::default();
     for must_kill in [true, false, true] {
-        standby.await_log(&["stands by"]);
+        standby.await_standby();
         let _worker = HttpWorker::start(vec![active.api.anew()]);
         seen.await_more(&active.api, 2);
         if must_kill {

@@ -340,7 +340,7 @@ fn workers_of_each_kind_keep_what_they_have_in_hand_when_another_manager_takes_o
     let on_database = || for_all_kinds().set("journal.url", &database.url());
     let mut first = on_database().start();
     let mut second = on_database().spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let servers = format!("{},{}", first.url(), second.url());
     let workers = KINDS.map(|kind| KindOfWorker::start(kind, &servers));
     let mut follower = command();
@@ -369,7 +369,7 @@ fn workers_of_each_kind_keep_what_they_have_in_hand_when_another_manager_takes_o
     }
     // And back, when that one is stopped.
     first.spawn_again();
-    first.await_log(&["stands by"]);
+    first.await_standby();
     assert_eq!(second.stop().code(), Some(0));
     first.await_ready();
     let more: Vec<Uuid> = KINDS.iter().map(|kind| first.api.create(kind, "{}")).collect();

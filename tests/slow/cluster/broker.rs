@@ -11,7 +11,7 @@ use crate::harness::{Daemon, eventually, when};
 fn start_both(database: &InDatabase, vhost: &Vhost) -> (Daemon, Daemon, Load) {
     let first = manager_over(&vhost.url, &database.url()).start();
     let second = manager_over(&vhost.url, &database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start_over_amqp(&[&first, &second], vhost);
     load.await_more(60);
     (first, second, load)
@@ -26,7 +26,7 @@ fn a_killed_manager_over_rabbitmq_leaves_its_replies_to_the_next_one() {
     assert_eq!(takeovers(&second), 1);
     load.await_more(60);
     first.spawn_again();
-    first.await_log(&["stands by"]);
+    first.await_standby();
     assert_eq!(second.stop().code(), Some(0));
     first.await_ready();
     load.await_more(60);

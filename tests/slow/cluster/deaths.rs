@@ -17,7 +17,7 @@ fn a_killed_active_manager_is_replaced_under_load() {
     let mut first = manager(&database.url()).start();
     let mut second = manager(&database.url()).spawn();
     let load = Load::start(&[&first, &second]);
-    second.await_log(&["stands by"]);
+    second.await_standby();
     load.await_more(60);
     first.kill();
     second.await_ready();
@@ -113,7 +113,7 @@ fn workers_reply_to_the_new_manager_with_what_they_had_in_hand_from_the_old_one(
     let setup = || manager(&database.url()).set("embedded.lease", "5min");
     let mut first = setup().start();
     let mut second = setup().spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let jobs: Vec<Uuid> =
         (0..5).map(|index| first.api.create("chain", &json!({ "n": index }).to_string())).collect();
     let receive = "/api/queue/work/receive?wait=0s";

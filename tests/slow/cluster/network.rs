@@ -50,7 +50,7 @@ fn a_partition_shorter_than_the_lease_replaces_nobody() {
     let (proxy, url) = proxy_to(&database.url());
     let first = manager(&url).start();
     let second = manager(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     for _ in 0..2 {
         load.await_more(30);
@@ -104,7 +104,7 @@ fn a_claim_whose_answer_is_lost_counts() {
     let (proxy, url) = proxy_to(&database.url());
     let mut first = manager(&database.url()).start();
     let mut second = manager(&url).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     load.await_more(20);
     let trap = proxy.trap(Direction::ToClient, COMMIT_ANSWER, Action::Reset, 1);
@@ -122,7 +122,7 @@ fn a_takeover_ends_a_manager_that_still_commits_but_does_not_beat() {
     let (proxy, url) = proxy_to(&database.url());
     let mut first = manager(&url).start();
     let mut second = manager(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     load.await_more(20);
     // A beat tells the state of the manager; what a commit sends does not.
@@ -175,7 +175,7 @@ fn a_slow_network_loses_nothing_and_replaces_nobody() {
     let (proxy, url) = proxy_to(&database.url());
     let first = manager(&url).start();
     let second = manager(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     proxy.set_flows(Flow::Late(Duration::from_millis(150)));
     load.await_more(20);

@@ -61,7 +61,7 @@ fn readers_that_hold_all_their_connections_hold_up_no_job_and_no_beat() {
     let (proxy, url) = proxy_to(&database.url());
     let first = manager(&url).set("http.reads_wait", "60s").start();
     let second = manager(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     load.await_more(20);
     // Every search asks so.
@@ -99,7 +99,7 @@ fn clocks_that_differ_by_an_hour_change_no_lease() {
     let clock = |seconds: i32| format!("clock::now=return({seconds})");
     let mut ahead = manager(&database.url()).faults(&clock(3_600)).start();
     let mut behind = manager(&database.url()).faults(&clock(-3_600)).spawn();
-    behind.await_log(&["stands by"]);
+    behind.await_standby();
     let load = Load::start(&[&ahead, &behind]);
     load.await_more(20);
     // Over five beats nobody looks dead.
@@ -115,7 +115,7 @@ fn clocks_that_differ_by_an_hour_change_no_lease() {
     assert_eq!(takeovers(&behind), 1, "the lease was waited for");
     load.await_more(20);
     ahead.spawn_again();
-    ahead.await_log(&["stands by"]);
+    ahead.await_standby();
     assert_eq!(behind.stop().code(), Some(0));
     ahead.await_ready();
     load.await_more(20);

@@ -33,7 +33,7 @@ fn after_the_primary_a_synchronous_standby_has_everything_and_the_old_one_answer
     let url = both(&primary, &standby);
     let mut first = manager(&url).start();
     let mut second = manager(&url).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     load.await_more(40);
     primary.kill();
@@ -121,7 +121,7 @@ fn a_database_that_is_away_for_longer_than_the_lease_buries_nobody() {
     let (proxy, url) = proxy_to(&server.url);
     let first = manager(&url).start();
     let second = manager(&server.url).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     load.await_more(40);
     server.kill();

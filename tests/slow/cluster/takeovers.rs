@@ -117,7 +117,7 @@ fn die_while_taking(point: &str) {
     let mut first = manager(&database.url()).start();
     let faults = format!("{point}=return(abort)");
     let mut second = manager(&database.url()).faults(&faults).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     load.await_more(6);
     first.kill();
@@ -141,7 +141,7 @@ fn a_namesake_that_starts_while_the_old_one_drains_stands_by_until_the_goodbye()
     load.await_more(20);
     first.ask_to_stop();
     let mut second = manager(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     assert!(first.ended().is_none(), "it still drains");
     assert_eq!(epoch(&database.url()), 1);
     assert_eq!(first.await_end().code(), Some(0));
@@ -160,7 +160,7 @@ fn replaced_while_it_hangs(faults: &str) {
     let database = InDatabase::create();
     let mut first = manager(&database.url()).faults(faults).start();
     let mut second = manager(&database.url()).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let load = Load::start(&[&first, &second]);
     second.await_ready();
     assert_eq!(takeovers(&second), 1);
@@ -184,7 +184,7 @@ fn an_old_program_does_not_take_a_name_from_a_newer_one() {
     let first = manager(&database.url()).start();
     let mut old: Vec<Daemon> = (0..2).map(|_| manager(&database.url()).spawn()).collect();
     for standby in &old {
-        standby.await_log(&["stands by"]);
+        standby.await_standby();
     }
     // What a newer program does at its start.
     database.query("UPDATE cluster SET format = format + 1");

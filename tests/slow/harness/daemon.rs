@@ -286,6 +286,12 @@ impl Daemon {
         fs::read_to_string(self.dir().join("log")).unwrap_or_default()
     }
 
+    /// Waits until it stands by. A warning about settings has these words too, long before.
+    #[track_caller]
+    pub(crate) fn await_standby(&self) {
+        self.await_log(&["this manager stands by, and serves reads"]);
+    }
+
     /// Waits until the log has all of the words in one line, without regard to case.
     #[track_caller]
     pub(crate) fn await_log(&self, words: &[&str]) {

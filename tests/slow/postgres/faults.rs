@@ -193,7 +193,7 @@ fn while_the_synchronous_standby_is_away_commits_wait_and_nobody_is_buried() {
     let server = Server::start();
     let first = on(&server.url).start();
     let second = on(&server.url).spawn();
-    second.await_log(&["stands by"]);
+    second.await_standby();
     let jobs = create_jobs(&first, JOBS);
     server.query("ALTER SYSTEM SET synchronous_standby_names = 'away'");
     server.query("SELECT pg_reload_conf()");
