@@ -144,14 +144,12 @@ struct RefusalResponse {
 
 /// Runs `search`: lists the jobs that match a filter.
 pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let SearchArguments { filter, id, ended_after, ended_before, parent, .. } = arguments;
+    let SearchArguments { filter, id, parent, .. } = arguments;
     let client = Client::new(&arguments.list.target)?;
     let mut query = filter_query(filter);
     let parent = parent.as_ref().map(|parent| parent.resolve(&client)).transpose()?;
     let optional_parameters = [
         ("id", id.clone()),
-        ("endedAfter", ended_after.clone()),
-        ("endedBefore", ended_before.clone()),
         ("parent", parent.map(|parent| parent.to_string())),
         ("order", Some(arguments.order.as_str().to_owned())),
         ("count", arguments.count.then(|| "true".to_owned())),
@@ -214,6 +212,8 @@ pub(super) fn operate(
             failed_items,
             after,
             before,
+            ended_after,
+            ended_before,
             limit: _,
         } = &arguments.filter;
         if workflow.is_none()
@@ -226,11 +226,13 @@ pub(super) fn operate(
             && !failed_items
             && after.is_none()
             && before.is_none()
+            && ended_after.is_none()
+            && ended_before.is_none()
         {
             let text = format!(
                 "{operation} needs a job's id, or a filter for several: --workflow, --state, \
-                 --status, --schedule, --column, --label, --reason-id, --failed-items, --after or \
-                 --before"
+                 --status, --schedule, --column, --label, --reason-id, --failed-items, --after, \
+                 --before, --ended-after or --ended-before"
             );
             return Err(ClientError::Usage(text));
         }
@@ -481,6 +483,8 @@ fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
         ("reasonId", &filter.reason_id),
         ("after", &filter.after),
         ("before", &filter.before),
+        ("endedAfter", &filter.ended_after),
+        ("endedBefore", &filter.ended_before),
     ];
     query.extend(
         optional_parameters

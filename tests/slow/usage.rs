@@ -39,6 +39,8 @@ fn an_id_goes_with_no_filter_and_with_no_dry_run() {
             &["--status", "by-hand=SIGNED"],
             &["--after", "1h"],
             &["--before", "1h"],
+            &["--ended-after", "1h"],
+            &["--ended-before", "1h"],
             &["--limit", "1"],
         ] {
             let ran = client(&daemon, &[operation, &[&text], flags].concat());

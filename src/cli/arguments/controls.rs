@@ -2,7 +2,7 @@
 
 use super::common::ClientArguments;
 use super::operate::OperateArguments;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 /// Arguments of `pause`: jobs, or something that is paused for a time.
 #[derive(Args, Debug)]
@@ -125,11 +125,17 @@ pub(crate) struct ControlOptions {
 
 /// Arguments of `limit`.
 #[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("change")
+        .args(["rate", "concurrency", "end"])
+        .multiple(true)
+        .required(true)
+)]
 pub(crate) struct LimitArguments {
     #[command(flatten)]
     pub(crate) subject: NamedSubject,
     /// The rate meanwhile, such as 20/s
-    #[arg(long, required_unless_present_any = ["concurrency", "end"])]
+    #[arg(long)]
     pub(crate) rate: Option<String>,
     /// How many messages the rate lets through at once
     #[arg(long, value_name = "NUMBER", requires = "rate")]

@@ -38,6 +38,12 @@ pub(crate) struct FilterArguments {
     /// Only jobs created before this time
     #[arg(long, value_name = "TIME")]
     pub(crate) before: Option<String>,
+    /// Only jobs that ended at this time or later
+    #[arg(long, value_name = "TIME")]
+    pub(crate) ended_after: Option<String>,
+    /// Only jobs that ended before this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) ended_before: Option<String>,
     /// At most this many jobs, the newest first
     #[arg(long, default_value_t = 1_000)]
     pub(crate) limit: u32,
@@ -100,12 +106,6 @@ pub(crate) struct SearchArguments {
     /// Only jobs whose ids begin with these digits, 4 or more
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
-    /// Only jobs that ended at this time or later
-    #[arg(long, value_name = "TIME")]
-    pub(crate) ended_after: Option<String>,
-    /// Only jobs that ended before this time
-    #[arg(long, value_name = "TIME")]
-    pub(crate) ended_before: Option<String>,
     /// The child jobs of this job, instead of top-level jobs
     #[arg(long, value_name = "ID")]
     pub(crate) parent: Option<JobRef>,
@@ -149,7 +149,8 @@ pub(crate) struct OperateArguments {
     #[arg(
         conflicts_with_all = [
             "workflow", "state", "status", "schedule", "column", "label", "reason_id",
-            "failed_items", "after", "before", "limit", "dry_run",
+            "failed_items", "after", "before", "ended_after", "ended_before", "limit",
+            "dry_run",
         ]
     )]
     pub(crate) id: Option<JobRef>,
@@ -161,7 +162,8 @@ pub(crate) struct OperateArguments {
     /// The reason, which is kept in the job's record
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Do not ask for confirmation before all jobs that the filter finds are cancelled or deleted
+    /// Do not ask for confirmation: `cancel` and `delete` ask before they do it to all jobs that
+    /// the filter finds
     #[arg(long, short)]
     pub(crate) yes: bool,
     #[command(flatten)]

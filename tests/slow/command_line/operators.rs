@@ -105,7 +105,7 @@ fn a_limit_allows_something_else_for_a_time() {
     let forever = printed(&daemon, &["limit", "bank", "--rate", "1/m"]);
     assert_eq!(forever, "limit bank allows 1/m until it is ended\n");
     for (wrong, code, said) in [
-        (&["limit", "bank"][..], 2, "--rate"),
+        (&["limit", "bank"][..], 2, "<--rate <RATE>|--concurrency <NUMBER>|--end>"),
         (&["limit", "bank", "--rate", "20"], 1, "write its unit"),
         (&["limit", "bank", "--rate", "0/s"], 1, "pause the limit"),
         (&["limit", "bank", "--burst", "3"], 2, "--rate"),
