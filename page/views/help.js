@@ -14,6 +14,7 @@ const NAMES_MOST = 12;
 const KEYS = [
   ['Anywhere', [['Ctrl K', 'palette: go anywhere, do anything'], ['/', 'search'], ['g then o j i c s d m', 'overview, jobs, inbox, schedules, statuses, definitions, manager'], ['?', 'this help']]],
   ['Lists', [['j k', 'next, previous row; the list stands still'], ['Enter', 'open it'], ['x', 'mark it: a job, a step of the inbox'], ['Esc', 'leave it: what is new is shown']]],
+  ['Inbox', [['d', 'to the decision'], ['Ctrl Enter', 'complete it']]],
   ['Job', [['[ ]', 'an entry of the record back, forth'], ['f', 'next failed step or item'], ['Esc', 'back to now'], ['t r', 'timeline, record'], ['+ - 0', 'graph larger, smaller, all of it']]],
   ['Timeline', [['w s', 'closer, farther'], ['a d', 'earlier, later']]],
 ];

@@ -81,7 +81,13 @@ export class DecisionForm {
     // The first word is the one that it has while it waits.
     const words = (statusKey ? statuses?.slice(1) : undefined) ?? [];
     const missing = this.#asked && lacksStatus(this.#letter, this.#text);
-    return html`<form class="dialog-form inbox-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#decide('result'); }}>
+    const withKeys = (/** @type {KeyboardEvent} */ event) => {
+      if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      // Nothing happens while the button may not be pressed.
+      /** @type {HTMLElement | null} */ (/** @type {HTMLFormElement} */ (event.currentTarget).querySelector('button.primary'))?.click();
+    };
+    return html`<form class="dialog-form inbox-form" @keydown=${withKeys} @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#decide('result'); }}>
       ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'missing-status' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === outputOf(this.#letter, word) ? 'true' : 'false'} @click=${() => { this.#text = outputOf(this.#letter, word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
       ${missing ? missingStatus(statusKey) : nothing}
       <label class="label" for="inbox-output">Output, a JSON object${hint ? html` <span class="quiet">(${hint})</span>` : nothing}</label>
@@ -97,24 +103,20 @@ export class DecisionForm {
 /** What is to be judged, and the decision below it. */
 export class Panel {
   letter;
+  #form;
   #input;
   /** It is asked for when it is wanted. @type {Payload | undefined} */
   #message;
-  #form;
 
   /**
    * @param {Letter} letter
-   * @param {() => void} decided
+   * @param {DecisionForm} form
    */
-  constructor(letter, decided) {
+  constructor(letter, form) {
     const { job, step } = letter;
     this.letter = letter;
+    this.#form = form;
     this.#input = new Payload(['job', job, 'step', step, 'input'], { name: `${step} input`, none: 'It has no input.' });
-    this.#form = new DecisionForm(letter, async (verdict) => {
-      await decide(letter, verdict);
-      tell(verdict.type === 'error' ? `Step ${step} was failed by hand` : `Step ${step} was completed by hand`);
-      decided();
-    });
   }
 
   stop() {

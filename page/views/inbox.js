@@ -14,7 +14,7 @@ import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, named, plain, shortId, shown } from '../lib/text.js';
 import { millis, span } from '../lib/time.js';
-import { Panel } from './inbox-decision.js';
+import { decide, DecisionForm, Panel } from './inbox-decision.js';
 import { columnsOf, keyOf, letterLink, nameOf, placeOf } from './inbox-letter.js';
 import { Marked } from './inbox-marked.js';
 
@@ -110,6 +110,8 @@ class InboxView {
   /** @type {Panel | undefined} */
   #panel;
   #timer;
+  /** Decisions that were begun, by turn. @type {Map<string, DecisionForm>} */
+  #forms = new Map();
   /** The turns that are marked: another attempt of a step is another decision. @type {Set<string>} */
   #marks = new Set();
   #marked = new Marked({
@@ -253,11 +255,26 @@ class InboxView {
     // What waits no more stays; another attempt has another input.
     if (this.#panel?.letter.key !== key || (letter && letter.turn !== this.#panel.letter.turn)) {
       this.#panel?.stop();
-      this.#panel = letter ? new Panel(letter, () => this.#next(letter)) : undefined;
+      this.#panel = letter ? new Panel(letter, this.#formOf(letter)) : undefined;
     }
     if (!this.#panel && inbox.data?.more) return html`<section class="panel inbox-panel" aria-label="Decision"><p class="calm">Step <b>${shown(step)}</b> of this job is not among those that are shown. <a href=${link(['job', job], { step })}>To the job</a></p></section>`;
     if (!this.#panel) return inbox.told && inbox.data?.whole ? html`<section class="panel inbox-panel" aria-label="Decision"><p class="calm">Step <b>${shown(step)}</b> of this job does not wait for a person any more. <a href=${link(['job', job], { step })}>To the job</a></p></section>` : nothing;
     return keyed(this.#panel, this.#panel.template(letter !== undefined));
+  }
+
+  /** Who looks at another step finds again what was begun. @param {Letter} letter */
+  #formOf(letter) {
+    const known = this.#forms.get(letter.turn);
+    if (known) return known;
+    const form = new DecisionForm(letter, async (verdict) => {
+      await decide(letter, verdict);
+      tell(`Step ${letter.step} was ${verdict.type === 'error' ? 'failed' : 'completed'} by hand`);
+      this.#next(letter);
+    });
+    this.#forms.set(letter.turn, form);
+    const [oldest] = this.#forms.keys();
+    if (this.#forms.size > SHOWN) this.#forms.delete(oldest);
+    return form;
   }
 
   /** After a decision the next one is there, or those that are marked; unless the reader went elsewhere meanwhile. @param {Letter} decided */
@@ -293,6 +310,12 @@ class InboxView {
       const letter = may() ? inbox.data?.letters.find(({ key }) => key === row?.getAttribute('data-row')) : undefined;
       if (letter) this.#mark([letter], !this.#marks.has(letter.turn));
       return letter !== undefined;
+    }
+    if (event.key === 'd') {
+      /** @type {HTMLElement | null} */
+      const first = document.querySelector('.inbox-form .choices button, .inbox-form textarea');
+      first?.focus();
+      return first !== null;
     }
     if (event.key !== 'j' && event.key !== 'k') return false;
     const rows = [...document.querySelectorAll('.letters [data-row]')];

@@ -270,7 +270,12 @@ class JobsView {
   }
 
   /** A filter as people read it. @param {string} key @param {string} value @returns {[string, string]} */
-  #named = (key, value) => (key === 'reasonId' ? ['reason', this.#reasonOf(value)] : [key, value]);
+  #named = (key, value) => {
+    if (key === 'reasonId') return ['reason', this.#reasonOf(value)];
+    if (key === 'endedAfter') return [/^\d+[smhd]$/.test(value) ? 'ended within' : 'ended since', value];
+    if (key === 'endedBefore') return ['ended before', value];
+    return key === 'failedItems' && value === 'true' ? ['items', 'some failed'] : [key, value];
+  };
 
   /** @param {SubmitEvent} event */
   async #words(event) {

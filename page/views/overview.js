@@ -153,7 +153,7 @@ class Overview {
     const blind = queues.filter((queue) => queue.consumers === 0 && (queue.messages ?? 0) > 0 && !standing.some(({ why }) => why.why.includes(`"${queue.queue}"`)));
     return html`<div class="overview">
       <header class="page-head"><h1>Overview</h1><span class="space"></span>${!may() ? nothing : html`<button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>`}${all.length ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
-      ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${standsText(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
+      ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${standsText(why.why)} <span class="quiet">(the oldest job has waited for ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
       ${blind.length ? html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on ${blind.length === 1 ? 'queue' : counted(blind.length, 'queue')}${blind.length === 1 ? ' ' : ': '}${blind.slice(0, 6).map((queue, index) => html`${index ? ', ' : nothing}<b>${shown(queue.queue)}</b> <span class="quiet">(${counted(queue.messages ?? 0, 'message')})</span>`)}${blind.length > 6 ? ' …' : '.'}</p>${blind.length === 1 && blind[0].usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: blind[0].usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>` : nothing}
       <section class="panel" aria-label="Workflows">
         <div class="panel-title"><h2>Workflows</h2></div>${refusal(workflows.problem)}
@@ -183,9 +183,9 @@ class Overview {
     </section>`;
   }
 
-  /** @param {FailedReason} one */
+  /** The list has those of this time alone; but the jobs of child jobs may go on. @param {FailedReason} one */
   #reason({ reason, reasonId, workflow, count: jobs, children, first, last, job, example }) {
-    return html`<li><b class="failed-text">${count(jobs)}</b><a class="reason" href=${link(['jobs'], { workflow, reasonId })} title=${plain(example)}>${shown(shortReason(reason))}</a>
+    return html`<li><b class="failed-text">${count(jobs)}</b><a class="reason" href=${link(['jobs'], { workflow, reasonId, endedAfter: children ? undefined : figures.span })} title=${plain(example)}>${shown(shortReason(reason))}</a>
       <span class="quiet small why-facts"><span>${shown(workflow)}</span>${children ? html`<span>${children === jobs ? 'child jobs' : counted(children, 'child job')}</span>` : nothing}<span>${agoBetween(millis(first), millis(last))}</span><a href=${link(['job', job])}>the newest</a></span></li>`;
   }
 

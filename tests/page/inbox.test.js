@@ -452,6 +452,46 @@ test('a decision is about what was seen, and leads nobody away', async () => {
   }
 });
 
+test('keys alone decide, and a decision that was begun is found again', async () => {
+  const shop = await start({ workflows: [APPLICATIONS, ODD] });
+  try {
+    const ada = await application(shop, 'Ada Yonath', 1);
+    const short = await shop.create('short', { go: true });
+    await on(browser, shop, async ({ page, go, asked }) => {
+      const panel = page.getByRole('region', { name: 'Decision' });
+      const open = async (/** @type {string} */ key) => {
+        await page.locator(`[data-row="${key}"] a`).click();
+        await panel.getByRole('heading', { name: key.split(' ')[1], exact: true }).waitFor();
+      };
+      await go('#/inbox');
+      await has(page, 2);
+      await open(`${short} only`);
+      await panel.getByLabel('Why').fill('half of a rea');
+      await open(`${ada} phone-screen`);
+      assert.equal(await panel.getByLabel('Why').inputValue(), '');
+      await open(`${short} only`);
+      assert.equal(await panel.getByLabel('Why').inputValue(), 'half of a rea');
+      await page.locator(`[data-row="${ada} phone-screen"] a`).focus();
+      await page.keyboard.press('Enter');
+      await panel.getByRole('heading', { name: 'phone-screen', exact: true }).waitFor();
+      await page.keyboard.press('d');
+      const focused = () => page.evaluate(() => document.activeElement?.textContent);
+      assert.equal(await focused(), 'PASSED');
+      // Nothing is sent without a status.
+      const before = asked.length;
+      await page.keyboard.press('Control+Enter');
+      await panel.getByText('Choose a status first').waitFor();
+      assert.deepEqual(posts(asked, before), []);
+      await page.keyboard.press('Space');
+      await page.keyboard.press('Control+Enter');
+      await page.getByText('Step phone-screen was completed by hand').waitFor();
+      assert.equal((await shop.step(ada, 'phone-screen')).status, 'PASSED');
+    });
+  } finally {
+    await shop.stop();
+  }
+});
+
 test('what the manager refuses is told, and stays marked while it waits', async () => {
   const shop = await start({ workflows: [ODD] });
   try {
