@@ -10,7 +10,7 @@ import { may } from '../lib/shared.js';
 import { named, shortId, shown } from '../lib/text.js';
 import { moment } from '../lib/time.js';
 import { placeOf } from './inbox-letter.js';
-import { lacksStatus, missingStatus, outputOf, whyField } from './job-operations.js';
+import { lacksStatus, outputOf, statusChoices, whyField } from './job-operations.js';
 import { Payload } from './payload.js';
 
 /** @import { Letter } from './inbox-letter.js' */
@@ -77,9 +77,8 @@ export class DecisionForm {
 
   /** @param {{ fail: string, complete: string, hint?: string, asks?: unknown, ready?: boolean }} words of its buttons; `hint`: whose output it is; `asks`: what is to be answered before it is `ready` */
   template({ fail, complete, hint, asks = nothing, ready = true }) {
-    const { statusKey, statuses } = this.#letter;
     // The first word is the one that it has while it waits.
-    const words = (statusKey ? statuses?.slice(1) : undefined) ?? [];
+    const words = this.#letter.statuses?.slice(1) ?? [];
     const missing = this.#asked && lacksStatus(this.#letter, this.#text);
     const withKeys = (/** @type {KeyboardEvent} */ event) => {
       if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
@@ -88,8 +87,7 @@ export class DecisionForm {
       /** @type {HTMLElement | null} */ (/** @type {HTMLFormElement} */ (event.currentTarget).querySelector('button.primary'))?.click();
     };
     return html`<form class="dialog-form inbox-form" @keydown=${withKeys} @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.#decide('result'); }}>
-      ${words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'missing-status' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${this.#text === outputOf(this.#letter, word) ? 'true' : 'false'} @click=${() => { this.#text = outputOf(this.#letter, word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
-      ${missing ? missingStatus(statusKey) : nothing}
+      ${statusChoices(this.#letter, words, this.#text, missing, (output) => { this.#text = output; })}
       <label class="label" for="inbox-output">Output, a JSON object${hint ? html` <span class="quiet">(${hint})</span>` : nothing}</label>
       <textarea id="inbox-output" class="field code-field" rows="3" spellcheck="false" required .value=${this.#text} @input=${(/** @type {InputEvent} */ event) => { this.#text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
       ${whyField((text) => { this.#reason = text; }, this.#reason)}

@@ -76,9 +76,17 @@ export function lacksStatus(step, output) {
   }
 }
 
-/** @param {string | undefined} statusKey */
-export function missingStatus(statusKey) {
-  return html`<p class="problem" id="missing-status" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(statusKey)}</code> is empty.</span></p>`;
+/**
+ * The words that the status of a step may become, and below them that one is to be chosen.
+ * @param {{ statusKey?: string } | undefined} step
+ * @param {string[]} words
+ * @param {string} output as it is now
+ * @param {boolean} missing
+ * @param {(output: string) => void} take
+ */
+export function statusChoices(step, words, output, missing, take) {
+  return html`${step?.statusKey && words.length ? html`<div class="choices" role="group" aria-label="Status" aria-describedby=${missing ? 'missing-status' : nothing}>${words.map((word) => html`<button type="button" class="chip" aria-pressed=${output === outputOf(step, word) ? 'true' : 'false'} @click=${() => { take(outputOf(step, word)); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
+    ${missing ? html`<p class="problem" id="missing-status" role="alert">${icon('alert')}<span>Choose a status first: <code>${shown(step?.statusKey)}</code> is empty.</span></p>` : nothing}`;
 }
 
 /**
@@ -280,8 +288,7 @@ export function byHand(job, step, defined, type, done) {
     title: type === 'error' ? `Fail ${step.name} by hand` : `Complete ${step.name} by hand`,
     body: () => html`<form class="dialog-form by-hand" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void send(); }}>
       <p class="quiet">${type === 'error' ? 'The attempt fails by hand. The reason is kept in the record, and who gave it.' : 'As if its worker had replied: the text becomes the output, exactly as it stands here. A later reply of a worker changes nothing.'}</p>
-      ${type === 'result' && defined?.statusKey && words.length ? html`<div class="choices" role="group" aria-label="Status">${words.map((word) => html`<button type="button" class="chip" aria-pressed=${text === outputOf(defined, word) ? 'true' : 'false'} @click=${() => { text = outputOf(defined, word); redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
-      ${asked && lacksStatus(defined, text) ? missingStatus(defined?.statusKey) : nothing}
+      ${type === 'result' ? statusChoices(defined, words, text, asked && lacksStatus(defined, text), (output) => { text = output; }) : nothing}
       <label class="label" for="by-hand">${type === 'error' ? 'Reason' : 'Output, a JSON object'}</label>
       <textarea id="by-hand" class="field code-field" rows=${type === 'error' ? 3 : 9} spellcheck="false" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLTextAreaElement} */ (event.target).value; redraw(); }}></textarea>
       ${type === 'error' ? html`<label class="check"><input type="checkbox" .checked=${retryable} @change=${(/** @type {Event} */ event) => { retryable = /** @type {HTMLInputElement} */ (event.target).checked; }}> It may be tried again, if attempts are left</label>` : nothing}
